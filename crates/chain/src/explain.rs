@@ -15,8 +15,15 @@ struct Explained<'a> {
     installed: &'a Installed,
     history: &'a History,
     /// Requests that have been explained.
-    known: BTreeSet<(usize, u64)>,
+    known: BTreeSet<Place>,
     text: String,
+}
+
+/// A request, by its queue's number in the chain and its index there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Place {
+    queue: usize,
+    index: u64,
 }
 
 impl Chain {
@@ -26,37 +33,37 @@ impl Chain {
     pub fn explain(&self, history: &History, installed: &Installed, queue: usize, index: u64) -> Option<String> {
         let known = BTreeSet::new();
         let mut explained = Explained { chain: self, installed, history, known, text: String::new() };
-        explained.request((queue, index), 0).then_some(explained.text)
+        explained.request(Place { queue, index }, 0).then_some(explained.text)
     }
 }
 
 impl<'a> Explained<'a> {
-    fn request(&mut self, (queue, index): (usize, u64), depth: usize) -> bool {
-        let Some(fetched) = self.fetched((queue, index)) else { return false };
+    fn request(&mut self, request: Place, depth: usize) -> bool {
+        let Some(fetched) = self.fetched(request) else { return false };
         let op = fetched.op.map_or("no request", |op| op.name());
-        self.line(depth, &format!("{}: {op}", self.name(queue, index)));
-        if !self.known.insert((queue, index)) {
+        self.line(depth, &format!("{}: {op}", self.name(request)));
+        if !self.known.insert(request) {
             return true;
         }
-        self.changes((queue, index), (fetched.slot.clone(), fetched.seen), depth + 1);
+        self.changes(request, fetched.slot.clone(), fetched.seen, depth + 1);
         true
     }
 
     /// The last of the first `seen` changes of a part of a request's slot.
-    fn changes(&mut self, request: (usize, u64), (range, seen): (Range<usize>, usize), depth: usize) {
+    fn changes(&mut self, request: Place, range: Range<usize>, seen: usize, depth: usize) {
         let Some(Fetched { key, slot, .. }) = self.fetched(request).filter(|_| depth < MOST_DEPTH) else { return };
         for (part, number) in self.history.writers(*key, range, seen) {
             let change = &self.history.changes()[number];
-            self.change(request, &(part.start - slot.start..part.end - slot.start), (&part, change), depth);
+            self.change(request, &(part.start - slot.start..part.end - slot.start), &part, change, depth);
             // What an atomic found there counts too.
             if self.is_atomic(change.by) {
-                self.changes(request, (part, number), depth + 1);
+                self.changes(request, part, number, depth + 1);
             }
         }
     }
 
-    fn fetched(&self, (queue, index): (usize, u64)) -> Option<&'a Fetched> {
-        self.history.fetched(self.installed.queues[queue].0, index)
+    fn fetched(&self, request: Place) -> Option<&'a Fetched> {
+        self.history.fetched(self.installed.queues[request.queue].0, request.index)
     }
 
     fn is_atomic(&self, writer: Writer) -> bool {
@@ -64,35 +71,29 @@ impl<'a> Explained<'a> {
         self.history.fetched(queue, index).and_then(|fetched| fetched.op).is_some_and(ChainOp::is_atomic)
     }
 
-    fn change(
-        &mut self,
-        (queue, index): (usize, u64),
-        bytes: &Range<usize>,
-        (part, change): (&Range<usize>, &Change),
-        depth: usize,
-    ) {
+    fn change(&mut self, request: Place, bytes: &Range<usize>, part: &Range<usize>, change: &Change, depth: usize) {
         let of = |side: &[u8]| shown(bytes.start, &side[part.start - change.at..part.end - change.at]);
         let (before, after) = (of(&change.before), of(&change.after));
         let writer = match change.by {
             Writer::Request { queue, index } => match self.queue(queue) {
-                Some(queue) => self.name(queue, index),
+                Some(queue) => self.name(Place { queue, index }),
                 None => "a request of another chain".to_owned(),
             },
             Writer::Message { index, .. } => format!("message {index}"),
             Writer::Processor => "the processor".to_owned(),
         };
-        let field = self.field(queue, index, bytes);
+        let field = self.field(request, bytes);
         self.line(depth, &format!("{field}: {before} -> {after}, by {writer}"));
         if let Writer::Request { queue, index } = change.by
-            && let Some(queue) = self.queue(queue)
-            && !self.known.contains(&(queue, index))
+            && let Some(writer) = self.queue(queue).map(|queue| Place { queue, index })
+            && !self.known.contains(&writer)
         {
-            self.request((queue, index), depth + 1);
+            self.request(writer, depth + 1);
         }
     }
 
     /// Label and lap of a request.
-    fn name(&self, queue: usize, index: u64) -> String {
+    fn name(&self, Place { queue, index }: Place) -> String {
         let cycle = self.chain.queues[queue].slots.len() as u64;
         format!("{} in lap {}", self.chain.label(queue, index), index / cycle.max(1))
     }
@@ -102,7 +103,7 @@ impl<'a> Explained<'a> {
     }
 
     /// Name of the field that some bytes of a slot are.
-    fn field(&self, queue: usize, index: u64, bytes: &Range<usize>) -> String {
+    fn field(&self, Place { queue, index }: Place, bytes: &Range<usize>) -> String {
         if *bytes == (offset::CONTROL..offset::CONTROL + 8) {
             return "control".to_owned();
         }

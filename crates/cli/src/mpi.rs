@@ -19,7 +19,7 @@ pub(crate) fn mpi(options: &MpiOptions) -> Result<ExitCode, Failure> {
     let given = [(THRESHOLD_ENV, options.threshold), (CACHE_ENV, options.cache)];
     let settings: Vec<_> =
         given.into_iter().filter_map(|(name, value)| Some((name, value?.to_string().into()))).collect();
-    let mut command = launch::command((program, arguments), &[library()?], launcher.job(), &settings);
+    let mut command = launch::command(program, arguments, &[library()?], launcher.job(), &settings);
     let started = spawn_bound(&mut command);
     let mut child =
         started.map_err(|error| Failure::with_code(format!("{}: {error}", Path::new(program).display()), 127))?;

@@ -11,7 +11,8 @@ use std::process::Command;
 ///
 /// The library's settings that are in this process's environment, or among `settings`, hold for all ranks.
 pub fn command(
-    (program, arguments): (&OsStr, &[OsString]),
+    program: &OsStr,
+    arguments: &[OsString],
     libraries: &[PathBuf],
     job: &Job,
     settings: &[(&'static str, OsString)],

@@ -139,7 +139,7 @@ impl Store for EtcdStore {
         if now.is_some_and(|now| unsigned(now) < after) {
             return Err(StoreError::Forgotten(after));
         }
-        Ok(Box::new(EtcdWatch::open(Arc::clone(&self.members), self.prefix.clone(), (key, end), after).await?))
+        Ok(Box::new(EtcdWatch::open(Arc::clone(&self.members), self.prefix.clone(), key, end, after).await?))
     }
 
     async fn compact(&self, revision: Revision) -> Result<(), StoreError> {

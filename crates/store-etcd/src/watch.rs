@@ -30,7 +30,8 @@ impl EtcdWatch {
     pub(crate) async fn open(
         members: Arc<Members>,
         prefix: String,
-        (key, range_end): (Vec<u8>, Vec<u8>),
+        key: Vec<u8>,
+        range_end: Vec<u8>,
         after: Revision,
     ) -> Result<Self, StoreError> {
         let start_revision = signed(after).saturating_add(1);

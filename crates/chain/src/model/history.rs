@@ -94,7 +94,7 @@ impl History {
         self.changes.push(change);
     }
 
-    pub(super) fn fetch(&mut self, (queue, index): (u32, u64), op: Option<ChainOp>, key: u32, slot: Range<usize>) {
+    pub(super) fn fetch(&mut self, queue: u32, index: u64, op: Option<ChainOp>, key: u32, slot: Range<usize>) {
         let seen = self.changes.len();
         self.fetched.insert((queue, index), Fetched { op, key, slot, seen });
     }

@@ -446,7 +446,7 @@ impl Model {
         let request = Request::decode(&slot);
         if let Some(history) = &mut self.history {
             let op = request.as_ref().ok().map(|request| request.control.op);
-            history.fetch((queue, index), op, key, at..at + slot.len());
+            history.fetch(queue, index, op, key, at..at + slot.len());
         }
         self.queues[queue as usize].fetched.push_back((slot, request));
     }

@@ -80,7 +80,7 @@ impl Shape {
         let (key, skip, room) = (p.arg::<U56>("key"), p.arg::<U64>("skip"), p.arg::<U32>("room"));
         let (bucket, to, check) = (p.arg::<Offset>("bucket"), p.arg::<RemoteBuf>("to"), p.arg::<RemoteBuf>("check"));
         let tag = p.arg::<U32>("tag");
-        let hops: Vec<Hop> = (0..self.hops).map(|hop| Hop::declare(&mut p, hop, items, (to, check, tag))).collect();
+        let hops: Vec<Hop> = (0..self.hops).map(|hop| Hop::declare(&mut p, hop, items, to, check, tag)).collect();
         for hop in &hops {
             p.fill_with(room, hop.value.length(0)).fill_with(skip, hop.skip.compare());
         }
@@ -117,7 +117,9 @@ impl Hop {
         p: &mut Program,
         hop: usize,
         items: Memory,
-        (to, check, tag): (Arg<RemoteBuf>, Arg<RemoteBuf>, Arg<U32>),
+        to: Arg<RemoteBuf>,
+        check: Arg<RemoteBuf>,
+        tag: Arg<U32>,
     ) -> Self {
         let item = p.read_later(format!("item{hop}"), items);
         let key = p.read_later(format!("key{hop}"), items);

@@ -67,7 +67,8 @@ impl Member {
     pub async fn join(
         cluster: Cluster,
         local: Arc<dyn LocalStore>,
-        (clock, terms): (Clock, Terms),
+        clock: Clock,
+        terms: Terms,
         host: Host,
     ) -> Result<(Self, Renewal), ClusterError> {
         host.validate()?;

@@ -146,10 +146,10 @@ impl Chains {
     }
 
     /// Notes a region over a queue pair's ring, which goes with it.
-    pub(crate) fn add_region(&mut self, qp: u32, region: (u32, Key)) {
+    pub(crate) fn add_region(&mut self, qp: u32, mr: u32, key: Key) {
         if let Some(member) = self.member_mut(qp) {
-            member.regions.push(region);
-            self.by_region.insert(region.0, qp);
+            member.regions.push((mr, key));
+            self.by_region.insert(mr, qp);
         }
     }
 

@@ -1,6 +1,7 @@
 //! Active side of a connection: sends REQ, takes REP, sends RTU.
 
 use super::connection::{CmConnection, ack_timeout};
+use super::farewell::CommIds;
 use super::messages::{PathRecord, Rejected, Rep, Req, Rtu};
 use super::{Cm, CmError, CmPath, CmState, CommId, Event, Kind, Mad, RejectReason, ReqParams, private};
 use crate::timer::Time;
@@ -45,7 +46,12 @@ impl Cm {
             // Its sender assumes a connection that does not exist, and would repeat the message many times.
             _ => {
                 self.counters.unexpected += 1;
-                self.exchange.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::INVALID_COMM_ID);
+                self.exchange.answer_rej(
+                    mad,
+                    CommIds { local: id, remote: rep.local_comm_id },
+                    Rejected::Rep,
+                    RejectReason::INVALID_COMM_ID,
+                );
             }
         }
     }
@@ -57,7 +63,12 @@ impl Cm {
             return;
         }
         if let Some(stale) = self.exchange.table().by_remote_qpn(ends, rep.ca_guid, rep.qpn) {
-            self.exchange.answer_rej(mad, (id, rep.local_comm_id), Rejected::Rep, RejectReason::STALE_CONNECTION);
+            self.exchange.answer_rej(
+                mad,
+                CommIds { local: id, remote: rep.local_comm_id },
+                Rejected::Rep,
+                RejectReason::STALE_CONNECTION,
+            );
             self.exchange.end_stale(now, stale);
             return;
         }

@@ -7,6 +7,13 @@ use crate::timer::Time;
 use arrayvec::ArrayVec;
 use rdmesh_verbs::{Qkey, Qpn};
 
+/// The communication IDs of a connection at this end and at the peer (IBA 12.6); 0 is none.
+#[derive(Clone, Copy)]
+pub(super) struct CommIds {
+    pub(super) local: u32,
+    pub(super) remote: u32,
+}
+
 impl Exchange {
     /// Ends a stale connection, whose peer's QP has appeared in another one (IBA 12.9.8.3.1): the peer does not know it any
     /// more, or is sent a DREQ.
@@ -43,11 +50,11 @@ impl Exchange {
         self.send(path, Kind::Rej, bytes);
     }
 
-    /// Rejects a message for which there is no connection. The ids are this end's and the peer's.
-    pub(super) fn answer_rej(&mut self, mad: &Mad, ids: (u32, u32), rejected: Rejected, reason: RejectReason) {
+    /// Rejects a message for which there is no connection.
+    pub(super) fn answer_rej(&mut self, mad: &Mad, ids: CommIds, rejected: Rejected, reason: RejectReason) {
         let rej = Rej {
-            local_comm_id: ids.0,
-            remote_comm_id: ids.1,
+            local_comm_id: ids.local,
+            remote_comm_id: ids.remote,
             rejected,
             reason,
             ari: ArrayVec::new(),

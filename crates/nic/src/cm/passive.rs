@@ -1,6 +1,7 @@
 //! Passive side of a connection: takes REQ, sends REP, takes RTU.
 
 use super::connection::{CmConnection, MAX_SERVICE_TIMEOUT, duration};
+use super::farewell::CommIds;
 use super::messages::{Mra, Rejected, Rep, Req, Rtu, Unfit};
 use super::{Cm, CmError, CmState, CommId, Event, Kind, Mad, RejectReason, RepParams, private};
 use crate::timer::Time;
@@ -78,7 +79,7 @@ impl Cm {
     }
 
     pub(super) fn on_req(&mut self, now: Time, mad: &Mad) {
-        let ids = (0, Req::comm_id(&mad.bytes));
+        let ids = CommIds { local: 0, remote: Req::comm_id(&mad.bytes) };
         let req = match Req::decode(&mad.bytes) {
             Ok(req) => req,
             Err(Unfit::Transport) => {
@@ -110,7 +111,12 @@ impl Cm {
         let is_answered = !is_active && matches!(state, CmState::MraReqSent | CmState::RepSent);
         self.on_duplicate(Kind::Req, id, is_answered);
         if !is_active && state == CmState::TimeWait {
-            self.exchange.answer_rej(mad, (0, remote_id), Rejected::Req, RejectReason::STALE_CONNECTION);
+            self.exchange.answer_rej(
+                mad,
+                CommIds { local: 0, remote: remote_id },
+                Rejected::Req,
+                RejectReason::STALE_CONNECTION,
+            );
         }
     }
 

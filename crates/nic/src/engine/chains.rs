@@ -103,7 +103,7 @@ impl<P: Platform> Device<'_, P> {
             return Err(Exhausted);
         }
         let (mr, key) = self.cx.reg_mr(pd.unwrap_or(core.made().pd), 0, len, access, memory)?;
-        self.cx.chains.add_region(target.qp, (mr, key));
+        self.cx.chains.add_region(target.qp, mr, key);
         Ok(RingRegion { mr, key, stride, slots })
     }
 
@@ -129,40 +129,51 @@ impl<P: Platform> Device<'_, P> {
         if is_sealed { Ok(()) } else { Err(Invalid) }
     }
 
-    /// All groups of managed queues.
-    pub fn list_chains(&self) -> Vec<ChainEntry> {
-        let mut entries = self.cx.chains.list(self.out.now);
+    /// Its groups of managed queues.
+    pub fn chains(&mut self) -> DeviceChains<'_, P> {
+        let Device { cx, qps, out, id } = self;
+        DeviceChains(Device { cx, qps, out, id: *id })
+    }
+}
+
+/// The groups of managed queues of a device.
+pub struct DeviceChains<'a, P: Platform>(Device<'a, P>);
+
+impl<P: Platform> DeviceChains<'_, P> {
+    /// All of them.
+    pub fn list(&self) -> Vec<ChainEntry> {
+        let mut entries = self.0.cx.chains.list(self.0.out.now);
         for entry in &mut entries {
-            let queues = entry.qps.iter().flat_map(|qp| self.list_queues(*qp));
+            let queues = entry.qps.iter().flat_map(|qp| self.0.list_queues(*qp));
             entry.laps = queues.map(|queue| queue.next / queue.cycle).sum();
         }
         entries
     }
 
     /// Stops a group: no request starts, no message is received.
-    pub fn stop_chain(&mut self, group: u32) -> Result<()> {
-        self.cx.chains.set_stopped(group, true).map(drop)
+    pub fn stop(&mut self, group: u32) -> Result<()> {
+        self.0.cx.chains.set_stopped(group, true).map(drop)
     }
 
     /// Lets a group go on that was stopped.
-    pub fn resume_chain(&mut self, group: u32) -> Result<()> {
-        let woken = self.cx.chains.set_stopped(group, false)?;
-        self.out.chains.wake_all(woken);
+    pub fn resume(&mut self, group: u32) -> Result<()> {
+        let woken = self.0.cx.chains.set_stopped(group, false)?;
+        self.0.out.chains.wake_all(woken);
         Ok(())
     }
 
     /// Records the requests that a group executes from now on, for `time`; returns those that were recorded from number `from` on.
-    pub fn trace_chain(&mut self, group: u32, from: u64, time: Duration) -> Result<Vec<Executed>> {
-        self.cx.chains.trace(group, from, self.out.now.after(time)).ok_or(NoSuchObject)
+    pub fn trace(&mut self, group: u32, from: u64, time: Duration) -> Result<Vec<Executed>> {
+        self.0.cx.chains.trace(group, from, self.0.out.now.after(time)).ok_or(NoSuchObject)
     }
 
     /// Ends a group: all its queue pairs are in error at once.
-    pub fn kill_chain(&mut self, group: u32) -> Result<()> {
-        let qps = self.list_chains().into_iter().find(|entry| entry.group == group).ok_or(NoSuchObject)?.qps;
+    pub fn kill(&mut self, group: u32) -> Result<()> {
+        let qps = self.list().into_iter().find(|entry| entry.group == group).ok_or(NoSuchObject)?.qps;
         for qp in qps {
-            let index = self.cx.qp(qp).ok_or(NoSuchObject)?;
-            if let Some(qp) = self.qps.get_mut(index).filter(|qp| !is_idle(qp.core().state())) {
-                qp.enter(Env { index, cx: self.cx, out: self.out }, QpState::Error);
+            let index = self.0.cx.qp(qp).ok_or(NoSuchObject)?;
+            if let Some(qp) = self.0.qps.get_mut(index).filter(|qp| !is_idle(qp.core().state())) {
+                qp.enter(Env { index, cx: self.0.cx, out: self.0.out }, QpState::Error);
             }
         }
         Ok(())

@@ -266,14 +266,14 @@ impl Hostile {
         let group = u32::from(b) % 3;
         let mut device = self.device();
         match a % 5 {
-            0 => drop(device.stop_chain(group)),
-            1 => drop(device.resume_chain(group)),
+            0 => drop(device.chains().stop(group)),
+            1 => drop(device.chains().resume(group)),
             2 => {
                 let rate = Rate { per_second: u64::from(b) * 1000, burst: u64::from(b) };
                 device.set_policy(Policy { steps: Some(Arc::new(Bucket::new(rate))), ..Policy::default() });
             }
-            3 => drop(device.kill_chain(group)),
-            _ => device.list_chains().iter().for_each(|entry| assert!(entry.group < 2)),
+            3 => drop(device.chains().kill(group)),
+            _ => device.chains().list().iter().for_each(|entry| assert!(entry.group < 2)),
         }
     }
 
@@ -303,8 +303,8 @@ impl Hostile {
             self.device().destroy_qp(qp).unwrap();
         }
         self.poll(0);
-        let device = self.device();
-        assert!(device.list_chains().is_empty());
+        let mut device = self.device();
+        assert!(device.chains().list().is_empty());
     }
 }
 

@@ -81,7 +81,7 @@ async fn show(
             (&chain.network, &chain.endpoint, chain.device, chain.group) == (&network, &name, device, group)
         };
         let chain = chain_rows::all(host).into_iter().find(is_it);
-        let rows = host.endpoints().inspect_chain(network.clone(), name.clone(), (device, group))?;
+        let rows = host.endpoints().inspect_chain(network.clone(), name.clone(), device, group)?;
         let chain = chain.ok_or(HostError::Chain(ChainError::NoSuchChain))?;
         Ok::<_, HostError>(ChainDetail { chain, queues: rows.iter().map(chain_rows::queue).collect() })
     });

@@ -42,7 +42,7 @@ pub struct ConnectionRow {
 }
 
 /// An identifier as the device's netlink socket tells of it.
-fn described((number, id): (u32, &Id)) -> (u32, CmId) {
+fn described(number: u32, id: &Id) -> (u32, CmId) {
     let qp = (id.qpn != Qpn::default()).then_some((id.qpn.value(), id.qp_type));
     let (space, state) = (id.space.number().into(), id.state.kernels_number());
     (id.channel, CmId { number, qp, space, state, source: id.source, dest: id.dest })
@@ -96,7 +96,7 @@ impl ConnectionManager {
         numbers
             .into_iter()
             .filter_map(|number| Some((number, self.connections.registry.get(number)?)))
-            .map(described)
+            .map(|(number, id)| described(number, id))
             .collect()
     }
 

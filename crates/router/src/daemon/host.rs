@@ -3,7 +3,7 @@
 use super::capture::Captures;
 use super::cluster::{Agent, Parts};
 use super::config::{DaemonConfig, LocalPath};
-use super::endpoints::Endpoints;
+use super::endpoints::{EndpointParts, Endpoints};
 use super::error::HostError;
 use super::faults::FaultControl;
 use super::interfaces::Interfaces;
@@ -57,34 +57,33 @@ impl Host {
             true => None,
             false => Some(Arc::new(Overlay::new(config.state.clone(), underlay)?)),
         };
-        let limits = DeviceLimits::default();
-        // Zero lets the workers choose by the number of cores.
-        let (count, mode, io) = (config.workers.unwrap_or(0), worker_mode(config.mode), config.io);
-        let worker_config = WorkerConfig { count, mode, limits, io };
-        let started = |what| move |source: rustix::io::Errno| HostError::Start { what, source: source.into() };
-        let workers = Arc::new(Workers::start(worker_config)?);
-        let sessions = SessionServer::start(workers.shards().to_vec(), limits, mode);
-        let sessions = Arc::new(sessions.map_err(started("session server"))?);
+        let (workers, sessions) = start_threads(&config)?;
         let (local, registry, survivors) = open_registry(&config, overlay.as_deref())?;
-        let route = local_route(&config)?;
-        let is_in_cluster = config.store.is_some();
-        let (host, routes) = (config.host.clone(), workers.shards()[0].routes().clone());
-        let shards = workers.shards().to_vec();
-        let mesh = Mesh::start(
-            registry.watch()?,
-            Targets { host, routes, workers: shards, overlay: overlay.clone(), local: route, is_in_cluster },
-        );
+        let targets = Targets {
+            host: config.host.clone(),
+            routes: workers.shards()[0].routes().clone(),
+            workers: workers.shards().to_vec(),
+            overlay: overlay.clone(),
+            local: local_route(&config)?,
+            is_in_cluster: config.store.is_some(),
+        };
+        let mesh = Mesh::start(registry.watch()?, targets);
         let mesh = Arc::new(mesh.map_err(|source| HostError::Start { what: "mesh", source })?);
         let config = Arc::new(config);
         let keys = TunnelKeys::new(Arc::clone(&config), registry.clone(), Arc::clone(&workers), keyring);
         let keys = Arc::new(keys);
-        let (kernel, parts) = ((registry.clone(), overlay.clone()), (Arc::clone(&config), library));
         let failed = |source| HostError::Start { what: "cluster's thread", source };
         let mut agent = config.store.as_ref().map(|_| Agent::new(registry.clone())).transpose().map_err(failed)?;
         let allocator = agent.as_ref().map(Agent::allocator);
-        let routing = (Arc::clone(&mesh), allocator.clone());
-        let endpoints = Endpoints::new(parts, kernel, routing, Arc::clone(&sessions));
-        let endpoints = Arc::new(endpoints?);
+        let endpoints = Arc::new(Endpoints::new(EndpointParts {
+            config: Arc::clone(&config),
+            library,
+            registry: registry.clone(),
+            overlay: overlay.clone(),
+            mesh: Arc::clone(&mesh),
+            allocator: allocator.clone(),
+            sessions: Arc::clone(&sessions),
+        })?);
         let records = Records::new(registry.clone(), Arc::clone(&endpoints), Arc::clone(&mesh), allocator);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
@@ -274,6 +273,17 @@ fn worker_mode(mode: Mode) -> WorkerMode {
         Mode::Adaptive => WorkerMode::Adaptive,
         Mode::Sleep => WorkerMode::Sleep,
     }
+}
+
+/// The threads that serve devices and those that serve programs' commands.
+fn start_threads(config: &DaemonConfig) -> Result<(Arc<Workers>, Arc<SessionServer>), HostError> {
+    let limits = DeviceLimits::default();
+    // Zero lets the workers choose by the number of cores.
+    let (count, mode, io) = (config.workers.unwrap_or(0), worker_mode(config.mode), config.io);
+    let workers = Workers::start(WorkerConfig { count, mode, limits, io })?;
+    let sessions = SessionServer::start(workers.shards().to_vec(), limits, mode);
+    let sessions = sessions.map_err(|e| HostError::Start { what: "session server", source: e.into() })?;
+    Ok((Arc::new(workers), Arc::new(sessions)))
 }
 
 /// The route between endpoints of this host.

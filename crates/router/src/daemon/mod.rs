@@ -7,6 +7,7 @@ mod config;
 mod endpoints;
 mod error;
 mod faults;
+mod full_name;
 mod host;
 mod instance;
 mod interfaces;

@@ -158,7 +158,8 @@ fn device() -> PathBuf {
 }
 
 /// The `uevent` file of a device that has a node in `/dev/infiniband`.
-fn node_event((major, minor): (u32, u32), name: &str) -> String {
+fn node_event(number: (u32, u32), name: &str) -> String {
+    let (major, minor) = number;
     format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\nDEVMODE=0666")
 }
 
@@ -166,7 +167,8 @@ fn port() -> PathBuf {
     device().join("ports/1")
 }
 
-fn device_number((major, minor): (u32, u32)) -> String {
+fn device_number(number: (u32, u32)) -> String {
+    let (major, minor) = number;
     format!("{major}:{minor}")
 }
 

@@ -365,7 +365,7 @@ mod tests {
         let (_memory, fd) = SharedMemory::create("test", 4 * PAGE as usize).unwrap();
         let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
         let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
-        arenas.region(1, (start, len), segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
+        arenas.region(1, start, len, segments, Some(ArenaFile::sent(fd.as_fd()).unwrap()), None)
     }
 
     fn parts(memory: &TenantMemory) -> usize {

@@ -20,9 +20,9 @@ impl Devices {
         let done = context.shard().call(move |shard| {
             let mut device = shard.engine().device(id)?;
             match action {
-                ChainAction::Stop => device.stop_chain(group),
-                ChainAction::Resume => device.resume_chain(group),
-                ChainAction::Kill => device.kill_chain(group),
+                ChainAction::Stop => device.chains().stop(group),
+                ChainAction::Resume => device.chains().resume(group),
+                ChainAction::Kill => device.chains().kill(group),
             }
         });
         done.map_err(|error| match error {
@@ -41,8 +41,8 @@ impl Devices {
         let context = self.numbered(endpoint, device)?;
         let id = context.id();
         let rows = context.shard().call(move |shard| {
-            let device = shard.engine().device(id).ok()?;
-            let entry = device.list_chains().into_iter().find(|entry| entry.group == group)?;
+            let mut device = shard.engine().device(id).ok()?;
+            let entry = device.chains().list().into_iter().find(|entry| entry.group == group)?;
             Some(entry.qps.iter().flat_map(|qp| queue_rows(&device, *qp)).collect::<Vec<_>>())
         });
         let mut rows = rows.ok_or(ChainError::NoSuchChain)?;
@@ -68,7 +68,7 @@ impl Devices {
         let (id, time) = (context.id(), Duration::from_secs(seconds.into()));
         let steps = context.shard().call(move |shard| {
             let mut device = shard.engine().device(id)?;
-            let steps = device.trace_chain(group, from, time)?;
+            let steps = device.chains().trace(group, from, time)?;
             let row = |step: Executed| Some((step, device.query_qp(step.qp).ok()?.qpn));
             Ok::<_, CommandError>(steps.into_iter().filter_map(row).collect::<Vec<_>>())
         });

@@ -130,7 +130,7 @@ impl CmServer {
             return Ok(false);
         }
         let (account, process) = (connection.account().clone(), Arc::clone(connection.program().process()));
-        let begun = self.lookups.find_uplink(id, account.seeker(), process, (self.external_paths.clone(), 0));
+        let begun = self.lookups.find_uplink(id, account.seeker(), process, self.external_paths.clone(), 0);
         if begun.is_err() {
             let refused = account.share().take_refusal();
             refused.into_iter().for_each(|resource| self.note_exhausted(&account, resource));

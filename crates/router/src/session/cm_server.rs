@@ -11,11 +11,12 @@ use super::info::SessionTotals;
 use super::lookups::{Found, Lookups};
 use super::pace::Pace;
 use super::post::{Inbox, Post};
+use super::shared::Shared;
 use crate::cm::ConnectionManager;
 use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
 use crate::io::{Clock, ExternalPaths};
-use crate::worker::{MadQueue, Mode, ShardHandle};
+use crate::worker::{MadQueue, ShardHandle};
 use rdmesh_nic::Time;
 use rdmesh_uverbs::session::MAX_MESSAGE;
 use rustix::event::{EventfdFlags, eventfd};
@@ -54,11 +55,10 @@ pub(super) struct CmServer {
 impl CmServer {
     /// A server for requests from `inbox`, the other end of which is `post`.
     pub(super) fn new(
-        (post, inbox): (Post<CmControl>, Inbox<CmControl>),
+        post: Post<CmControl>,
+        inbox: Inbox<CmControl>,
         session: Post<Control>,
-        shards: Vec<ShardHandle>,
-        mode: Mode,
-        (external_paths, reclaimer): (ExternalPaths, Reclaimer),
+        Shared { shards, mode, external_paths, reclaimer }: Shared,
     ) -> io::Result<Self> {
         let new_eventfd = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map(Arc::new);
         let (reclaimed, found) = (new_eventfd()?, new_eventfd()?);

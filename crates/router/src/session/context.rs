@@ -361,8 +361,8 @@ impl Context {
     pub(super) fn info(&self, account: &Account, now: Time) -> ContextInfo {
         let id = self.id;
         let (qps, chains): (Vec<QpRow>, Vec<ChainRow>) = self.shard.call(move |shard| {
-            let Ok(device) = shard.engine().device(id) else { return Default::default() };
-            (device.infos().map(QpRow::from).collect(), ChainRow::all(&device))
+            let Ok(mut device) = shard.engine().device(id) else { return Default::default() };
+            (device.infos().map(QpRow::from).collect(), ChainRow::all(&mut device))
         });
         ContextInfo {
             endpoint: self.endpoint,

@@ -29,7 +29,7 @@ fn note_chain_faults(context: &mut Context, account: &Account) {
         return;
     }
     let id = context.id();
-    let entries = context.shard().call(move |shard| shard.engine().device(id).map(|device| device.list_chains()));
+    let entries = context.shard().call(move |shard| shard.engine().device(id).map(|mut device| device.chains().list()));
     let faults = context.managed_mut().take_new_faults(entries.as_deref().unwrap_or_default());
     note(context, account, faults.into_iter().map(FailedRequest::Chain));
 }

@@ -59,7 +59,8 @@ impl Executor {
         accounts: Accounts,
         devices: Devices,
         external_paths: ExternalPaths,
-        (lookups, cm): (Lookups, Post<CmControl>),
+        lookups: Lookups,
+        cm: Post<CmControl>,
         clock: Clock,
     ) -> Self {
         Self { accounts, devices, external_paths, lookups, cm, lingering: Lingering::default(), clock }
@@ -323,7 +324,7 @@ impl Executor {
         match (frame.kind, connection.subject()) {
             (RequestKind::Open | RequestKind::OpenGuest, None) if account.has_room_for(Item::Context) => {
                 let shard = self.devices.least_loaded().number();
-                lookups.find_uplink(id, seeker, process, (self.external_paths.clone(), shard))?;
+                lookups.find_uplink(id, seeker, process, self.external_paths.clone(), shard)?;
             }
             // A guest's pages are shared, or not to be had.
             (RequestKind::Verbs, Some(Subject::Context(context)))
@@ -461,7 +462,7 @@ impl Executor {
     fn netlink(&mut self, connection: &SessionConnection, body: &[u8]) -> Answer {
         let Self { accounts, devices, cm, clock, .. } = self;
         let endpoint = accounts.get_mut(connection.endpoint()).ok_or(Errno::NODEV)?;
-        Asker::new(connection, endpoint, (devices, cm), clock).answer(body)
+        Asker::new(connection, endpoint, devices, cm, clock).answer(body)
     }
 }
 

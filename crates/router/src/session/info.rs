@@ -71,7 +71,8 @@ pub struct ChainRow {
 
 impl ChainRow {
     /// The rows of a device.
-    pub(super) fn all(device: &Device<'_, HostPlatform>) -> Vec<Self> {
+    pub(super) fn all(device: &mut Device<'_, HostPlatform>) -> Vec<Self> {
+        let entries = device.chains().list();
         let qpn = |qp: u32| device.query_qp(qp).ok().map(|info| info.qpn);
         let row = |entry: ChainEntry| Self {
             qpns: entry.qps.iter().filter_map(|qp| qpn(*qp)).collect(),
@@ -79,7 +80,7 @@ impl ChainRow {
             label: None,
             entry,
         };
-        device.list_chains().into_iter().map(row).collect()
+        entries.into_iter().map(row).collect()
     }
 }
 

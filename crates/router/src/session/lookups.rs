@@ -84,7 +84,8 @@ impl Lookups {
         connection: u64,
         seeker: &Seeker,
         process: Arc<Process>,
-        (external_paths, worker): (ExternalPaths, usize),
+        external_paths: ExternalPaths,
+        worker: usize,
     ) -> Result<(), Exhausted> {
         let of = seeker.clone();
         let charge = Some(seeker.share.take(Resource::Descriptors, ExternalPaths::DESCRIPTORS)?);

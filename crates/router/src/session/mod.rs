@@ -52,6 +52,7 @@ mod reply;
 mod resources;
 mod server;
 mod serving;
+mod shared;
 mod spec;
 #[cfg(test)]
 mod tests;
@@ -83,6 +84,7 @@ use rdmesh_verbs::DeviceLimits;
 use rustix::io;
 use server::Server;
 use serving::Serving;
+use shared::Shared;
 use std::os::fd::OwnedFd;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -102,9 +104,10 @@ impl SessionServer {
         }
         let (sessions, control) = Post::new()?;
         let (cm, inbox) = Post::new()?;
-        let shared = (ExternalPaths::new(probe(), Serving(shards.clone())), Reclaimer::new());
-        let cm_server = CmServer::new((cm.clone(), inbox), sessions.clone(), shards.clone(), mode, shared.clone())?;
-        let server = Server::new((sessions.wake(), control), cm.clone(), shards, (limits, mode), shared)?;
+        let external_paths = ExternalPaths::new(probe(), Serving(shards.clone()));
+        let shared = Shared { shards, mode, external_paths, reclaimer: Reclaimer::new() };
+        let cm_server = CmServer::new(cm.clone(), inbox, sessions.clone(), shared.clone())?;
+        let server = Server::new(sessions.wake(), control, cm.clone(), limits, shared)?;
         let mut started = Self { sessions, cm, threads: Vec::new() };
         started.spawn("rdmesh-cm", || cm_server.run())?;
         started.spawn("rdmesh-session", || server.run())?;

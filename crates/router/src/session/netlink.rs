@@ -34,7 +34,8 @@ impl<'a> Asker<'a> {
     pub(super) fn new(
         connection: &'a SessionConnection,
         endpoint: &'a mut Endpoint,
-        (devices, cm): (&'a Devices, &'a Post<CmControl>),
+        devices: &'a Devices,
+        cm: &'a Post<CmControl>,
         clock: &'a Clock,
     ) -> Self {
         Self { connection, endpoint, devices, cm, clock }

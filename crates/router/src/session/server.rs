@@ -14,11 +14,10 @@ use super::lookups::Lookups;
 use super::pace::Pace;
 use super::post::{Inbox, Post};
 use super::program::Program;
+use super::shared::Shared;
 use super::spec::EndpointSpec;
-use crate::disposal::Reclaimer;
 use crate::endpoint::EndpointId;
-use crate::io::{Clock, ExternalPaths};
-use crate::worker::{Mode, ShardHandle};
+use crate::io::Clock;
 use rdmesh_fabric::api::TraceChain;
 use rdmesh_nic::Time;
 use rdmesh_uverbs::guard;
@@ -55,11 +54,11 @@ pub(super) struct Server {
 impl Server {
     /// A server for requests from `control`, whose sender writes to `wake`.
     pub(super) fn new(
-        (wake, control): (&Arc<OwnedFd>, Inbox<Control>),
+        wake: &Arc<OwnedFd>,
+        control: Inbox<Control>,
         cm: Post<CmControl>,
-        shards: Vec<ShardHandle>,
-        (limits, mode): (DeviceLimits, Mode),
-        (external_paths, reclaimer): (ExternalPaths, Reclaimer),
+        limits: DeviceLimits,
+        Shared { shards, mode, external_paths, reclaimer }: Shared,
     ) -> io::Result<Self> {
         if !guard::install() {
             tracing::warn!("no userfaultfd: tenants' memory may be charged to the router, and counts as its own");
@@ -79,7 +78,8 @@ impl Server {
                 Accounts::new(limits, reclaimer),
                 Devices::new(shards),
                 external_paths,
-                (Lookups::new(found), cm),
+                Lookups::new(found),
+                cm,
                 Clock::start(),
             ),
             clock: Clock::start(),

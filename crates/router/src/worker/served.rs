@@ -36,7 +36,8 @@ impl Served {
     pub(super) fn new(
         shard: Shard,
         exchange: Exchange,
-        (commands, routes): (mpsc::Receiver<Command>, SharedRoutes),
+        commands: mpsc::Receiver<Command>,
+        routes: SharedRoutes,
         watch: Watch,
     ) -> Self {
         let (arrived_at, looked_at) = (None, Time::default());

@@ -90,7 +90,7 @@ impl Workers {
             let mut shard = Shard::new(engine, numbers.clone(), arrivals.clone(), clock, sockets);
             shard.engine().set_tunnel_sealed(workers.sessions.is_some());
             let exchange = Exchange::new(Arc::clone(&links), number, numbers.clone());
-            let served = Served::new(shard, exchange, (commands, common.routes().clone()), waiter.watch());
+            let served = Served::new(shard, exchange, commands, common.routes().clone(), waiter.watch());
             let handle = workers.shards[number].clone();
             *handle.desk().serve() = Some(served);
             let worker = Worker::new(handle, waiter);

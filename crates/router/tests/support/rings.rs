@@ -150,7 +150,7 @@ fn side(engine: &mut Engine<HostPlatform>, gid: Gid) -> Side {
     let share = Budget::new(Limits::of_this_process()).share(u32::MAX);
     let mut arenas = Arenas::new(Disposal::new(share, &Reclaimer::new()));
     let arena = ArenaFile::sent(arena_fd.as_fd()).unwrap();
-    let memory = arenas.region(1, (BASE, PRIVATE_LEN as u64), &[segment], Some(arena), None).unwrap();
+    let memory = arenas.region(1, BASE, PRIVATE_LEN as u64, &[segment], Some(arena), None).unwrap();
     let access = attributes().access | Access::MW_BIND;
     engine.device(context).unwrap().context_mut().reg_mr(pd, BASE, PRIVATE_LEN as u64, access, memory).unwrap();
     let private = SharedMemory::map(arena_fd.as_fd(), PRIVATE_LEN as u64, PRIVATE_LEN, true).unwrap();

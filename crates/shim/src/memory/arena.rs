@@ -163,21 +163,21 @@ impl Arena {
             // The heap may have shrunk and grown since these addresses were converted before.
             self.punch(offset, offset + (end - start));
         }
-        insert(&mut self.used, (offset, offset + (end - start)));
+        insert(&mut self.used, offset, offset + (end - start));
         Ok(offset)
     }
 
     /// Gives back the pages at `offset`: they are not mapped any more.
     pub(super) fn release(&mut self, offset: u64, len: u64) {
         self.punch(offset, offset + len);
-        remove(&mut self.used, (offset, offset + len));
+        remove(&mut self.used, offset, offset + len);
     }
 
     /// Makes sure that every page of `start..end`, which is mapped from `offset` of the arena, is there: the router never
     /// makes one, so that each is charged to this process's cgroup. ENOMEM where there is no more memory.
     pub(super) fn make_present(&mut self, start: u64, end: u64, offset: u64) -> io::Result<()> {
         let since = emptied_so_far();
-        if since == self.present_since && covers(&self.present, (offset, offset + (end - start))) {
+        if since == self.present_since && covers(&self.present, offset, offset + (end - start)) {
             return Ok(());
         }
         present::make(start, end).map_err(|_| Errno::NOMEM)?;
@@ -192,13 +192,13 @@ impl Arena {
             self.present_since = since;
         }
         if len > 0 {
-            insert(&mut self.present, (offset, offset + len));
+            insert(&mut self.present, offset, offset + len);
         }
     }
 
     /// Gives back pages.
     fn punch(&mut self, from: u64, to: u64) {
-        remove(&mut self.present, (from, to));
+        remove(&mut self.present, from, to);
         if let Some(fd) = &self.fd {
             punch(fd, from, to - from);
         }
@@ -230,12 +230,12 @@ impl Arena {
         for _ in 0..2 {
             maps.read(|vma| {
                 if vma.shared && vma.file == self.file {
-                    insert(&mut live, (vma.offset, vma.offset + (vma.end - vma.start)));
+                    insert(&mut live, vma.offset, vma.offset + (vma.end - vma.start));
                 }
             })?;
         }
         let mut dead = std::mem::replace(&mut self.used, live);
-        self.used.iter().for_each(|&range| remove(&mut dead, range));
+        self.used.iter().for_each(|&(from, to)| remove(&mut dead, from, to));
         dead.iter().for_each(|&(from, to)| self.punch(from, to));
         (self.turned_bytes, self.turned_ranges) = (0, 0);
         Ok(())
@@ -248,13 +248,13 @@ fn punch(fd: &OwnFd, offset: u64, len: u64) {
 }
 
 /// Whether a range lies in one of a sorted list of ranges.
-fn covers(ranges: &[(u64, u64)], (from, to): (u64, u64)) -> bool {
+fn covers(ranges: &[(u64, u64)], from: u64, to: u64) -> bool {
     let next = ranges.partition_point(|range| range.0 <= from);
     next > 0 && to <= ranges[next - 1].1
 }
 
 /// Adds a range to a sorted list of ranges.
-fn insert(ranges: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
+fn insert(ranges: &mut Vec<(u64, u64)>, mut from: u64, mut to: u64) {
     let first = ranges.partition_point(|range| range.1 < from);
     let last = ranges.partition_point(|range| range.0 <= to);
     if let Some(touching) = ranges.get(first..last).filter(|touching| !touching.is_empty()) {
@@ -265,7 +265,7 @@ fn insert(ranges: &mut Vec<(u64, u64)>, (mut from, mut to): (u64, u64)) {
 }
 
 /// Takes a range out of a sorted list of ranges.
-fn remove(ranges: &mut Vec<(u64, u64)>, (from, to): (u64, u64)) {
+fn remove(ranges: &mut Vec<(u64, u64)>, from: u64, to: u64) {
     let first = ranges.partition_point(|range| range.1 <= from);
     let last = ranges.partition_point(|range| range.0 < to);
     let touched: Vec<_> = ranges.get(first..last).unwrap_or_default().to_vec();
@@ -281,18 +281,18 @@ mod tests {
     fn ranges_join_and_come_apart() {
         let mut ranges = Vec::new();
         for range in [(10, 20), (30, 40), (20, 25), (0, 5)] {
-            insert(&mut ranges, range);
+            insert(&mut ranges, range.0, range.1);
         }
         assert_eq!(ranges, [(0, 5), (10, 25), (30, 40)]);
-        insert(&mut ranges, (4, 31));
+        insert(&mut ranges, 4, 31);
         assert_eq!(ranges, [(0, 40)]);
-        assert!(covers(&ranges, (0, 40)) && covers(&ranges, (39, 40)));
-        remove(&mut ranges, (10, 20));
-        remove(&mut ranges, (35, 50));
+        assert!(covers(&ranges, 0, 40) && covers(&ranges, 39, 40));
+        remove(&mut ranges, 10, 20);
+        remove(&mut ranges, 35, 50);
         assert_eq!(ranges, [(0, 10), (20, 35)]);
-        assert!(covers(&ranges, (20, 35)) && !covers(&ranges, (9, 21)) && !covers(&ranges, (15, 16)));
-        remove(&mut ranges, (0, 100));
-        assert!(!covers(&ranges, (0, 1)));
+        assert!(covers(&ranges, 20, 35) && !covers(&ranges, 9, 21) && !covers(&ranges, 15, 16));
+        remove(&mut ranges, 0, 100);
+        assert!(!covers(&ranges, 0, 1));
         assert_eq!(ranges, []);
     }
 }

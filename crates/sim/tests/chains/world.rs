@@ -426,7 +426,7 @@ impl Engined {
 
     /// The chain's group.
     pub fn entry(&mut self) -> ChainEntry {
-        self.world.device(&self.server.clone()).list_chains().remove(0)
+        self.world.device(&self.server.clone()).chains().list().remove(0)
     }
 
     /// Successful completions of each completion queue.

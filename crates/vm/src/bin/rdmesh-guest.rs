@@ -142,7 +142,7 @@ fn start_mpi(directory: &Path, command: &[OsString]) -> Result<(Launcher, ExitSt
     let launcher = Launcher::start()?;
     // Ranks that ssh starts in other guests find the device at the same place.
     let endpoint = [(ENDPOINT_ENV, directory.into())];
-    let mut command = launch::command((program, arguments), &libraries, launcher.job(), &endpoint);
+    let mut command = launch::command(program, arguments, &libraries, launcher.job(), &endpoint);
     let status = spawn_bound(&mut command).and_then(|mut child| child.wait());
     Ok((launcher, status.map_err(|error| format!("{}: {error}", program.display()))?))
 }

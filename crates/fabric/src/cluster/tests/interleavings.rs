@@ -126,7 +126,7 @@ async fn rejoin(world: &World, index: usize, faulty: &Faulty) {
     for _ in 0..200 {
         let cluster = Cluster::new(Arc::new(faulty.clone()));
         let joined =
-            Member::join(cluster, Arc::<Embedded>::clone(&local), (world.time.clock(), terms()), host(index as u8));
+            Member::join(cluster, Arc::<Embedded>::clone(&local), world.time.clock(), terms(), host(index as u8));
         match joined.await {
             Ok((member, renewal)) => {
                 world.with(index, |state| {

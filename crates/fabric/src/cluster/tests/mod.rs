@@ -74,7 +74,7 @@ async fn join(store: &Arc<dyn Store>, time: &Time, number: u8) -> Member {
 
 async fn join_with(store: &Arc<dyn Store>, time: &Time, number: u8, terms: Terms) -> Member {
     let (cluster, local) = (Cluster::new(Arc::clone(store)), Arc::new(time.store()));
-    Member::join(cluster, local, (time.clock(), terms), host(number)).await.unwrap().0
+    Member::join(cluster, local, time.clock(), terms, host(number)).await.unwrap().0
 }
 
 fn run(test: impl Future<Output = ()>) {

@@ -211,7 +211,7 @@ fn a_host_has_one_router() {
         let local: Arc<Embedded> = Arc::new(time.store());
         let again = |local: &Arc<Embedded>| {
             let (cluster, local) = (Cluster::new(Arc::clone(&store)), Arc::<Embedded>::clone(local));
-            Member::join(cluster, local, (time.clock(), terms()), host(0))
+            Member::join(cluster, local, time.clock(), terms(), host(0))
         };
         assert_eq!(again(&local).await.unwrap().1, Renewal::Anew);
         assert_eq!(again(&local).await.unwrap().1, Renewal::Kept);

@@ -90,14 +90,16 @@ impl LocalStore for Embedded {
     fn watch(&self, prefix: &str) -> Result<(Vec<Entry>, Box<dyn Watch>), StoreError> {
         let mut state = self.state();
         let revision = state.revision();
-        let watch = EmbeddedWatch::new(self.clone(), state.watches.add(prefix, revision), revision);
+        let (cancel, news) = state.watches.add(prefix, revision);
+        let watch = EmbeddedWatch::new(self.clone(), cancel, news, revision);
         Ok((state.list(prefix).collect(), Box::new(watch)))
     }
 
     fn watch_from(&self, prefix: &str, revision: Revision) -> Result<Box<dyn Watch>, StoreError> {
         let mut state = self.state();
         state.history().check(revision, state.revision())?;
-        Ok(Box::new(EmbeddedWatch::new(self.clone(), state.watches.add(prefix, revision), revision)))
+        let (cancel, news) = state.watches.add(prefix, revision);
+        Ok(Box::new(EmbeddedWatch::new(self.clone(), cancel, news, revision)))
     }
 }
 

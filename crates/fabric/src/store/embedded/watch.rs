@@ -70,7 +70,7 @@ pub(super) struct EmbeddedWatch {
 }
 
 impl EmbeddedWatch {
-    pub(super) fn new(store: Embedded, (cancel, news): (Sender<News>, Receiver<News>), revision: Revision) -> Self {
+    pub(super) fn new(store: Embedded, cancel: Sender<News>, news: Receiver<News>, revision: Revision) -> Self {
         Self { store, cancel, news, arrived: VecDeque::new(), arriving: revision, revision }
     }
 

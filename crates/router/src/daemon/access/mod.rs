@@ -20,7 +20,7 @@ pub(super) fn add_rules(rules: &mut AccessRules, topology: &Topology, own: &Name
     for network in topology.networks() {
         if let Some(groups) = guarded.get(&network.name) {
             let endpoints = endpoints.remove(&network.name).unwrap_or_default();
-            add_network(rules, (Vni(network.vni), groups), &endpoints, own);
+            add_network(rules, Vni(network.vni), groups, &endpoints, own);
         }
     }
 }
@@ -32,7 +32,7 @@ struct Kind<'a> {
     named: BTreeSet<&'a Counterpart>,
 }
 
-fn add_network(rules: &mut AccessRules, (vni, known): (Vni, &NetworkGroups), endpoints: &[&Endpoint], own: &Name) {
+fn add_network(rules: &mut AccessRules, vni: Vni, known: &NetworkGroups, endpoints: &[&Endpoint], own: &Name) {
     let groups = Groups::new(&known.groups);
     let counterparts = groups.counterparts();
     let mut kinds: BTreeMap<Kind<'_>, Vec<Gid>> = BTreeMap::new();

@@ -4,6 +4,7 @@ use super::SharedStore;
 use super::allocator::Allocator;
 use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
+use crate::daemon::full_name::FullName;
 use crate::daemon::keys::TunnelKeys;
 use crate::daemon::peers::PeerHosts;
 use rdmesh_fabric::cluster::{
@@ -96,7 +97,7 @@ struct Work {
     allocator: Arc<Allocator>,
     member: Arc<Member>,
     /// Endpoints that the cluster knows.
-    published: BTreeSet<(Name, Name)>,
+    published: BTreeSet<FullName>,
     /// The networks with attached interfaces that the cluster knows of.
     attached: BTreeSet<Name>,
     known: Known,
@@ -154,7 +155,7 @@ impl Work {
         loop {
             let (cluster, local) = (Cluster::new(parts.store.store()), Arc::clone(&parts.local));
             let clock: rdmesh_fabric::cluster::Clock = Arc::new(move || started.elapsed());
-            match Member::join(cluster, local, (clock, parts.store.terms()), parts.host.clone()).await {
+            match Member::join(cluster, local, clock, parts.store.terms(), parts.host.clone()).await {
                 Ok((member, _)) => {
                     tracing::info!(host = %parts.host.name, "this host has joined the cluster");
                     if let Some(keys) = &parts.keys {
@@ -275,7 +276,7 @@ impl Work {
         for endpoint in self.allocator.going() {
             match self.member.release(&endpoint).await {
                 Ok(()) => {
-                    self.published.remove(&(endpoint.network.clone(), endpoint.name.clone()));
+                    self.published.remove(&FullName::of(&endpoint));
                     self.allocator.gone(&endpoint);
                 }
                 Err(error) => tracing::debug!(name = %endpoint.name, %error, "an endpoint's end is not told yet"),
@@ -284,8 +285,8 @@ impl Work {
         let going = self.allocator.going();
         let living = self.living();
         for endpoint in &living {
-            let key = (endpoint.network.clone(), endpoint.name.clone());
-            let has_predecessor = going.iter().any(|gone| (&gone.network, &gone.name) == (&key.0, &key.1));
+            let key = FullName::of(endpoint);
+            let has_predecessor = going.iter().any(|gone| (&gone.network, &gone.name) == (&key.network, &key.name));
             if !self.published.contains(&key) && !has_predecessor && self.publish(endpoint).await {
                 self.published.insert(key);
             }

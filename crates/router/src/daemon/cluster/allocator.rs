@@ -52,7 +52,8 @@ impl Allocator {
     /// needed only for a network that is new here, where no address of this host's blocks is fresh, and for those that were asked for.
     pub(in crate::daemon) fn take(
         &self,
-        (network, vni): (&Name, Option<u32>),
+        network: &Name,
+        vni: Option<u32>,
         endpoint: &Name,
         asked: &[IpAddr],
     ) -> Result<Vec<IpAddr>, HostError> {
@@ -64,7 +65,7 @@ impl Allocator {
         let known = self.registry.networks()?.into_iter().find(|known| known.name == *network);
         let network = match known {
             Some(known) => known,
-            None => self.ask(find_network(member.cluster(), (network, vni), asked))?,
+            None => self.ask(find_network(member.cluster(), network, vni, asked))?,
         };
         self.registry.adopt_network(&network)?;
         self.learn_groups(&member, &network.name);
@@ -217,7 +218,8 @@ impl Allocator {
 /// The network `name` in the cluster, made where there is none.
 async fn find_network(
     cluster: &Cluster,
-    (name, vni): (&Name, Option<u32>),
+    name: &Name,
+    vni: Option<u32>,
     addresses: &[IpAddr],
 ) -> Result<Network, ClusterError> {
     let tenant = DEFAULT_TENANT.parse().expect("the default is a name");

@@ -2,6 +2,7 @@
 
 use super::{Endpoints, no_such};
 use crate::daemon::error::HostError;
+use crate::daemon::full_name::FullName;
 use crate::errands::Job;
 use rdmesh_fabric::api::{ConfineEndpoint, EndpointInfo};
 use rdmesh_fabric::{Endpoint, Name};
@@ -44,7 +45,7 @@ impl Confined<'_> {
         place: PathBuf,
         pid: i32,
     ) -> Result<EndpointInfo, HostError> {
-        let key = (network.clone(), name.clone());
+        let key = FullName::new(network.clone(), name.clone());
         let group = ControlGroup::make(place).map_err(|error| unconfined(name, ConfineError::Group(error)))?;
         let addresses = self.acquired(&key)?.addresses;
         let mut confinement = Some(Confinement::adopt(group.clone()));
@@ -66,22 +67,22 @@ impl Confined<'_> {
         name: Name,
         ConfineEndpoint { path }: &ConfineEndpoint,
     ) -> Result<EndpointInfo, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let endpoint = self.acquired(&key)?;
-        let group = ControlGroup::given(path).map_err(|error| unconfined(&key.1, ConfineError::Group(error)))?;
+        let group = ControlGroup::given(path).map_err(|error| unconfined(&key.name, ConfineError::Group(error)))?;
         let confinement = Confinement::start(group.clone(), &endpoint.addresses);
-        let mut confinement = Some(confinement.map_err(|source| unconfined(&key.1, source))?);
+        let mut confinement = Some(confinement.map_err(|source| unconfined(&key.name, source))?);
         let kept = self.keep(&key, &mut confinement, None);
         if let Some(not_kept) = confinement {
-            not_kept.withdraw().map_err(|source| unconfined(&key.1, source))?;
+            not_kept.withdraw().map_err(|source| unconfined(&key.name, source))?;
         }
         let kept = kept?;
-        self.endpoints.registry.set_cgroup(&key.0, &key.1, group.path().to_owned())?;
+        self.endpoints.registry.set_cgroup(&key.network, &key.name, group.path().to_owned())?;
         Ok(kept)
     }
 
     /// Ends the use of an endpoint's addresses by its last user.
-    pub(super) fn end(&self, (network, name): &(Name, Name), confinement: Option<Confinement>) {
+    pub(super) fn end(&self, FullName { network, name }: &FullName, confinement: Option<Confinement>) {
         match confinement.map(Confinement::end).transpose() {
             Ok(None | Some(None)) => {}
             Ok(Some(Some(group))) => {
@@ -93,16 +94,16 @@ impl Confined<'_> {
     }
 
     /// An acquired endpoint.
-    fn acquired(&self, key: &(Name, Name)) -> Result<Endpoint, HostError> {
+    fn acquired(&self, key: &FullName) -> Result<Endpoint, HostError> {
         let attached = self.endpoints.attached();
         let endpoint =
             attached.endpoints.get(key).map(|endpoint| endpoint.endpoint.clone()).ok_or_else(|| no_such(key))?;
         let Some(pool) = endpoint.pool.as_ref().map(|pool| pool.name.clone()) else {
-            return Err(HostError::OfNoPool(key.1.clone()));
+            return Err(HostError::OfNoPool(key.name.clone()));
         };
-        let members = attached.pools.get(&(key.0.clone(), pool.clone()));
-        if !members.is_some_and(|members| members.acquired.contains(&key.1)) {
-            return Err(HostError::NotAcquired { name: key.1.clone(), pool });
+        let members = attached.pools.get(&key.beside(pool.clone()));
+        if !members.is_some_and(|members| members.acquired.contains(&key.name)) {
+            return Err(HostError::NotAcquired { name: key.name.clone(), pool });
         }
         Ok(endpoint)
     }
@@ -110,14 +111,14 @@ impl Confined<'_> {
     /// Takes a confinement for its endpoint, unless that has been released, or has one.
     fn keep(
         &self,
-        key: &(Name, Name),
+        key: &FullName,
         confinement: &mut Option<Confinement>,
         owner: Option<i32>,
     ) -> Result<EndpointInfo, HostError> {
         let mut attached = self.endpoints.attached();
         let endpoint = attached.endpoints.get_mut(key).ok_or_else(|| no_such(key))?;
         if let Some(known) = &endpoint.confinement {
-            return Err(HostError::Confined { name: key.1.clone(), path: known.group().path().to_owned() });
+            return Err(HostError::Confined { name: key.name.clone(), path: known.group().path().to_owned() });
         }
         if endpoint.endpoint.owner_pid != owner {
             // It was released in between.

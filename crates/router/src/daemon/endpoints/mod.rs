@@ -12,6 +12,7 @@ use super::mesh::Mesh;
 use super::owners::Owners;
 use super::policies::Policies;
 use super::restore::{self, Survivor};
+use crate::daemon::full_name::FullName;
 use crate::endpoint::{EndpointDir, EndpointError, EndpointId, Library, gid_table};
 use crate::errands::Errands;
 use crate::session::{EndpointSpec, QueueRow, SessionServer, StepRow};
@@ -49,7 +50,7 @@ pub struct Endpoints {
     owners: Owners,
     attached: Mutex<Attached>,
     /// Those that the endpoints of pools have, by network and pool.
-    pool_libraries: Mutex<BTreeMap<(Name, Name), Library>>,
+    pool_libraries: Mutex<BTreeMap<FullName, Library>>,
     /// Held by who changes the size of a pool.
     resizing: Mutex<()>,
     /// Control groups of endpoints that were released, until their processes have ended.
@@ -60,8 +61,8 @@ pub struct Endpoints {
 #[derive(Default)]
 struct Attached {
     last_id: u32,
-    endpoints: BTreeMap<(Name, Name), AttachedEndpoint>,
-    pools: BTreeMap<(Name, Name), Members>,
+    endpoints: BTreeMap<FullName, AttachedEndpoint>,
+    pools: BTreeMap<FullName, Members>,
 }
 
 impl Attached {
@@ -78,14 +79,23 @@ struct Caller<'a> {
     process: BorrowedFd<'a>,
 }
 
+/// What endpoints are made with.
+pub(super) struct EndpointParts {
+    pub(super) config: Arc<DaemonConfig>,
+    pub(super) library: Library,
+    pub(super) registry: Registry,
+    /// None without privilege.
+    pub(super) overlay: Option<Arc<Overlay>>,
+    pub(super) mesh: Arc<Mesh>,
+    /// None without a cluster.
+    pub(super) allocator: Option<Arc<Allocator>>,
+    pub(super) sessions: Arc<SessionServer>,
+}
+
 impl Endpoints {
     /// No endpoints yet.
-    pub(super) fn new(
-        (config, library): (Arc<DaemonConfig>, Library),
-        (registry, overlay): (Registry, Option<Arc<Overlay>>),
-        (mesh, allocator): (Arc<Mesh>, Option<Arc<Allocator>>),
-        sessions: Arc<SessionServer>,
-    ) -> Result<Self, HostError> {
+    pub(super) fn new(parts: EndpointParts) -> Result<Self, HostError> {
+        let EndpointParts { config, library, registry, overlay, mesh, allocator, sessions } = parts;
         let policies = Policies::new(config.host.clone(), registry.clone())?;
         let started = |e: rustix::io::Errno| HostError::Start { what: "watch over owners", source: e.into() };
         let relays = Relays::start().map_err(|e| HostError::Start { what: "relays", source: e.into() })?;
@@ -116,7 +126,7 @@ impl Endpoints {
 
     /// One endpoint.
     pub fn get(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let attached = self.attached();
         attached.endpoints.get(&key).map(AttachedEndpoint::info).ok_or_else(|| no_such(&key))
     }
@@ -139,7 +149,7 @@ impl Endpoints {
     /// Serves the endpoints of a router that has died again. One that cannot be is removed, and the log says why.
     pub(super) fn restore(&self, survivors: Vec<Survivor>) -> Result<(), HostError> {
         for Survivor { endpoint, owner } in survivors {
-            let (network, name) = (endpoint.network.clone(), endpoint.name.clone());
+            let FullName { network, name } = FullName::of(&endpoint);
             match self.take_in(&endpoint, owner) {
                 Ok(()) => tracing::info!(%network, %name, "endpoint restored"),
                 Err(error) => {
@@ -161,8 +171,8 @@ impl Endpoints {
         }
         let Some(allocator) = &self.allocator else { return self.make(request, caller) };
         // While nothing is locked: it may wait for the store.
-        let network = (&request.network, request.vni);
-        request.addresses = allocator.take(network, &request.name, &request.addresses)?;
+        let CreateEndpoint { network, vni, name, addresses, .. } = &request;
+        request.addresses = allocator.take(network, *vni, name, addresses)?;
         let (network, name, addresses) = (request.network.clone(), request.name.clone(), request.addresses.clone());
         let made = self.make(request, caller);
         match &made {
@@ -228,44 +238,44 @@ impl Endpoints {
         request: &CreateEndpoint,
         caller: Caller<'_>,
     ) -> Result<Option<EndpointInfo>, HostError> {
-        let key = (request.network.clone(), request.name.clone());
+        let key = FullName::new(request.network.clone(), request.name.clone());
         let Some(endpoint) = attached.endpoints.get_mut(&key).filter(|endpoint| endpoint.is_orphan()) else {
             return Ok(None);
         };
         if !request.take_over {
-            tracing::warn!(network = %key.0, name = %key.1, "devices that outlived their programs are ended for a new endpoint");
+            tracing::warn!(network = %key.network, name = %key.name, "devices that outlived their programs are ended for a new endpoint");
             return self.remove_attached(attached, &key).map(|_| None);
         }
         if let Some(why) = endpoint.refusal(request, caller.pid) {
-            return Err(HostError::Lingering { name: key.1, network: key.0, why });
+            return Err(HostError::Lingering { name: key.name, network: key.network, why });
         }
         let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller.pid, source: e.into() };
         let owner = rustix::io::fcntl_dupfd_cloexec(caller.process, 0).map_err(unwatchable)?;
         self.owners.watch(owner.as_fd(), endpoint.id).map_err(unwatchable)?;
         endpoint.owner = Some(owner);
         endpoint.endpoint.owner_pid = Some(caller.pid);
-        let _ = restore::identity(caller.pid).map(|own| self.registry.set_owner(&key.0, &key.1, &own));
-        tracing::info!(network = %key.0, name = %key.1, "endpoint taken over");
+        let _ = restore::identity(caller.pid).map(|own| self.registry.set_owner(&key.network, &key.name, &own));
+        tracing::info!(network = %key.network, name = %key.name, "endpoint taken over");
         Ok(Some(endpoint.info()))
     }
 
     /// Moves the devices of an endpoint to another worker, or only those of process `pid`. Returns how many there are.
     pub fn move_devices(&self, network: Name, name: Name, to: MoveDevices) -> Result<usize, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.move_devices(id, to.pid, to.worker as usize)?)
     }
 
     /// Stops, resumes or ends a group of managed queues of an endpoint.
     pub fn control_chain(&self, network: Name, name: Name, order: ControlChain) -> Result<(), HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.control_chain(id, order)?)
     }
 
     /// Ends the devices of an endpoint that have outlived their programs, or only one of them. Returns how many there were.
     pub fn end_lingering(&self, network: Name, name: Name, device: Option<u32>) -> Result<usize, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let mut attached = self.attached();
         let id = attached.endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         let ended = self.sessions.end_lingering(id, device);
@@ -278,27 +288,28 @@ impl Endpoints {
         &self,
         network: Name,
         name: Name,
-        (device, group): (u32, u32),
+        device: u32,
+        group: u32,
     ) -> Result<Vec<QueueRow>, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.inspect_chain(id, device, group)?)
     }
 
     /// Records the requests that a group of managed queues executes, and returns those that were recorded.
     pub fn trace_chain(&self, network: Name, name: Name, trace: TraceChain) -> Result<Vec<StepRow>, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let id = self.attached().endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         Ok(self.sessions.trace_chain(id, trace)?)
     }
 
     /// Sets the budget of steps of an endpoint's chains, on devices that are open too.
     pub fn set_chain_steps(&self, network: Name, name: Name, steps: SetChainSteps) -> Result<EndpointInfo, HostError> {
-        let key = (network, name);
+        let key = FullName::new(network, name);
         let mut attached = self.attached();
         let endpoint = attached.endpoints.get_mut(&key).ok_or_else(|| no_such(&key))?;
         let quota = Quota { chain_steps: steps.per_second, ..endpoint.endpoint.quota };
-        endpoint.endpoint = self.registry.set_quota(&key.0, &key.1, quota)?;
+        endpoint.endpoint = self.registry.set_quota(&key.network, &key.name, quota)?;
         self.sessions.set_chain_steps(endpoint.id, steps.per_second);
         Ok(endpoint.info())
     }
@@ -348,9 +359,9 @@ impl Endpoints {
 
     /// Removes an endpoint: its contexts are closed, its namespace and its directory go. Returns what it was.
     pub fn remove(&self, network: Name, name: Name) -> Result<EndpointInfo, HostError> {
-        let (mut attached, key) = (self.attached(), (network, name));
+        let (mut attached, key) = (self.attached(), FullName::new(network, name));
         if let Some(pool) = attached.endpoints.get(&key).and_then(|attached| attached.endpoint.pool.as_ref()) {
-            return Err(HostError::OfPool { name: key.1, pool: pool.name.clone() });
+            return Err(HostError::OfPool { name: key.name, pool: pool.name.clone() });
         }
         self.remove_attached(&mut attached, &key)
     }
@@ -389,7 +400,7 @@ impl Endpoints {
         let left = namespace.map(NamespaceId::processes).unwrap_or_default();
         if !left.is_empty() {
             let (count, processes) = (left.len(), left.join(", "));
-            tracing::warn!(network = %key.0, name = %key.1, count, processes, "processes are left in a removed endpoint");
+            tracing::warn!(network = %key.network, name = %key.name, count, processes, "processes are left in a removed endpoint");
         }
         Ok(())
     }
@@ -418,7 +429,7 @@ impl Endpoints {
     }
 
     /// Removes an endpoint whose owner has ended; one of a pool is released instead. Whether it was one.
-    fn end(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<bool, HostError> {
+    fn end(&self, attached: &mut Attached, key: &FullName) -> Result<bool, HostError> {
         let is_of_pool = attached.endpoints.get(key).is_some_and(|attached| attached.endpoint.pool.is_some());
         if is_of_pool { self.pools().rest(attached, key) } else { self.remove_attached(attached, key).map(drop) }?;
         Ok(is_of_pool)
@@ -454,7 +465,7 @@ impl Endpoints {
         owner.as_ref().map_or(Ok(()), |owner| self.owners.watch(owner.as_fd(), id)).map_err(unwatchable)?;
         let made = self.attach(id, endpoint, network, owner)?;
         let info = made.info();
-        attached.endpoints.insert((endpoint.network.clone(), endpoint.name.clone()), made);
+        attached.endpoints.insert(FullName::of(endpoint), made);
         Ok(info)
     }
 
@@ -469,7 +480,7 @@ impl Endpoints {
             (Some(overlay), true) => Some(overlay.add_endpoint(network, endpoint)?),
             _ => None,
         };
-        self.open(id, endpoint, network, (namespace, owner))
+        self.open(id, endpoint, network, namespace, owner)
     }
 
     /// Makes the device of an endpoint whose namespace is ready.
@@ -478,7 +489,8 @@ impl Endpoints {
         id: EndpointId,
         endpoint: &Endpoint,
         network: &Network,
-        (namespace, owner): (Option<PathBuf>, Option<OwnedFd>),
+        namespace: Option<PathBuf>,
+        owner: Option<OwnedFd>,
     ) -> Result<AttachedEndpoint, HostError> {
         let path = self.config.state.endpoint(endpoint);
         let library = self.pools().library_of(endpoint)?;
@@ -502,14 +514,14 @@ impl Endpoints {
         Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, relay, confinement: None, directory })
     }
 
-    fn remove_attached(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<EndpointInfo, HostError> {
+    fn remove_attached(&self, attached: &mut Attached, key: &FullName) -> Result<EndpointInfo, HostError> {
         let removed = attached.endpoints.remove(key).ok_or_else(|| no_such(key))?;
         self.sessions.remove_endpoint(removed.id);
-        self.policies.forget(&key.0, &key.1);
+        self.policies.forget(&key.network, &key.name);
         let info = removed.info();
         drop(removed);
         self.forget(&info.endpoint)?;
-        tracing::info!(network = %key.0, name = %key.1, "endpoint removed");
+        tracing::info!(network = %key.network, name = %key.name, "endpoint removed");
         Ok(info)
     }
 
@@ -549,6 +561,6 @@ fn isolation(request: &CreateEndpoint) -> Result<Isolation, HostError> {
     }
 }
 
-fn no_such((network, name): &(Name, Name)) -> HostError {
+fn no_such(FullName { network, name }: &FullName) -> HostError {
     RegistryError::NoSuchEndpoint { name: name.clone(), network: network.clone() }.into()
 }

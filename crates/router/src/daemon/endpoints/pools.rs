@@ -7,6 +7,7 @@ use super::confined;
 use super::members::Members;
 use super::{Attached, AttachedEndpoint, EndpointId, Endpoints};
 use crate::daemon::error::HostError;
+use crate::daemon::full_name::FullName;
 use crate::daemon::owners::Owners;
 use crate::daemon::restore;
 use crate::endpoint::Library;
@@ -54,7 +55,7 @@ impl Pools<'_> {
             check_confinement().map_err(unconfined)?;
         }
         let _resizing = self.endpoints.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        let key = (pool.network.clone(), pool.name.clone());
+        let key = FullName::new(pool.network.clone(), pool.name.clone());
         let is_new = {
             let mut attached = self.endpoints.attached();
             let known = attached.pools.get(&key).map(|members| &members.pool);
@@ -80,21 +81,21 @@ impl Pools<'_> {
         }
         let attached = self.endpoints.attached();
         let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
-        tracing::info!(network = %key.0, name = %key.1, size = members.count(), "pool is ready");
+        tracing::info!(network = %key.network, name = %key.name, size = members.count(), "pool is ready");
         Ok(self.pool_info(members))
     }
 
     /// Removes a pool of which no endpoint is acquired.
     pub fn remove(&self, network: Name, name: Name) -> Result<PoolInfo, HostError> {
         let _resizing = self.endpoints.resizing.lock().unwrap_or_else(PoisonError::into_inner);
-        let (mut attached, key) = (self.endpoints.attached(), (network, name));
+        let (mut attached, key) = (self.endpoints.attached(), FullName::new(network, name));
         let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
         if !members.acquired.is_empty() {
-            return Err(HostError::PoolInUse { name: key.1, acquired: members.acquired.len() });
+            return Err(HostError::PoolInUse { name: key.name, acquired: members.acquired.len() });
         }
         let info = self.pool_info(members);
         self.dissolve(&mut attached, &key)?;
-        tracing::info!(network = %key.0, name = %key.1, "pool removed");
+        tracing::info!(network = %key.network, name = %key.name, "pool removed");
         Ok(info)
     }
 
@@ -106,7 +107,7 @@ impl Pools<'_> {
         request: &AcquireEndpoints,
         caller: i32,
     ) -> Result<Vec<EndpointInfo>, HostError> {
-        let key = (network, pool);
+        let key = FullName::new(network, pool);
         if request.enters && (request.count != 1 || request.lifetime != Lifetime::Caller) {
             return Err(HostError::EntersOne);
         }
@@ -123,17 +124,17 @@ impl Pools<'_> {
         let asked = request.count as usize;
         let names = members.take(asked, Instant::now()).ok_or_else(|| {
             let (ready, resting) = (members.ready.len(), members.resting.len());
-            HostError::PoolEmpty { name: key.1.clone(), ready, resting, asked }
+            HostError::PoolEmpty { name: key.name.clone(), ready, resting, asked }
         })?;
         let place = match names.first() {
             Some(name) if request.enters && !members.pool.shares_addresses => {
-                confined::place(&key.0, name, caller).map(Some)
+                confined::place(&key.network, name, caller).map(Some)
             }
             _ => Ok(None),
         };
         let recorded = place.and_then(|cgroup| {
             let by = Acquisition { owner: identity.map(|identity| (caller, identity)), cgroup };
-            self.endpoints.registry.acquire(&key.0, &names, &by)?;
+            self.endpoints.registry.acquire(&key.network, &names, &by)?;
             Ok(by.cgroup)
         });
         let place = match recorded {
@@ -144,7 +145,7 @@ impl Pools<'_> {
             }
         };
         let hand_over = |name: &Name| {
-            let endpoint = endpoints.get_mut(&(key.0.clone(), name.clone())).ok_or_else(|| no_such(&key))?;
+            let endpoint = endpoints.get_mut(&key.beside(name.clone())).ok_or_else(|| no_such(&key))?;
             if let Some(owner) = &owner {
                 self.hand_over(endpoint, owner.as_fd(), caller).map_err(unwatchable)?;
             }
@@ -155,14 +156,14 @@ impl Pools<'_> {
             (Ok(_), Some(place)) => {
                 // The kernel's part takes a millisecond, for which no other has to wait.
                 drop(attached);
-                let confined = self.endpoints.confined().move_in(&key.0, &names[0], place, caller);
+                let confined = self.endpoints.confined().move_in(&key.network, &names[0], place, caller);
                 attached = self.endpoints.attached();
                 confined.map(|info| vec![info])
             }
             (acquired, _) => acquired,
         };
         acquired.map_err(|error| {
-            let given_back = names.into_iter().map(|name| self.rest(&mut attached, &(key.0.clone(), name)));
+            let given_back = names.into_iter().map(|name| self.rest(&mut attached, &key.beside(name)));
             Errors::join(error, Errors::all(given_back))
         })
     }
@@ -178,17 +179,17 @@ impl Pools<'_> {
 
     /// Gives endpoints of a pool back to it. Their devices are closed, and they rest for a while.
     pub fn release(&self, network: Name, pool: Name, request: ReleaseEndpoints) -> Result<PoolInfo, HostError> {
-        let key = (network, pool);
+        let key = FullName::new(network, pool);
         let refusal = {
             let attached = self.endpoints.attached();
             let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
             request.names.iter().find(|name| !members.acquired.contains(*name)).cloned()
         };
         if let Some(name) = refusal {
-            return Err(HostError::NotAcquired { name, pool: key.1 });
+            return Err(HostError::NotAcquired { name, pool: key.name });
         }
         // One by one: others must not wait for all of them.
-        let rest = |name| self.rest(&mut self.endpoints.attached(), &(key.0.clone(), name));
+        let rest = |name| self.rest(&mut self.endpoints.attached(), &key.beside(name));
         Errors::all(request.names.into_iter().map(rest))?;
         let attached = self.endpoints.attached();
         let members = attached.pools.get(&key).ok_or_else(|| no_such(&key))?;
@@ -197,10 +198,10 @@ impl Pools<'_> {
 
     /// Ends what is left of the last user of an endpoint of a pool, and makes its device anew. One that is not acquired, by now,
     /// stays as it is.
-    pub(super) fn rest(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<(), HostError> {
+    pub(super) fn rest(&self, attached: &mut Attached, key: &FullName) -> Result<(), HostError> {
         let pool = attached.endpoints.get(key).and_then(|endpoint| endpoint.endpoint.pool.as_ref());
-        let pool = pool.map(|pool| (key.0.clone(), pool.name.clone()));
-        if !pool.as_ref().and_then(|pool| attached.pools.get(pool)).is_some_and(|of| of.acquired.contains(&key.1)) {
+        let pool = pool.map(|pool| key.beside(pool.name.clone()));
+        if !pool.as_ref().and_then(|pool| attached.pools.get(pool)).is_some_and(|of| of.acquired.contains(&key.name)) {
             return Ok(());
         }
         let Some(old) = attached.endpoints.remove(key) else { return Ok(()) };
@@ -209,19 +210,19 @@ impl Pools<'_> {
         drop(directory);
         self.endpoints.confined().end(key, confinement);
         endpoint.owner_pid = None;
-        let released = self.endpoints.registry.release(&key.0, &key.1).map_err(HostError::from);
+        let released = self.endpoints.registry.release(&key.network, &key.name).map_err(HostError::from);
         let id = EndpointId(attached.next_id());
-        let opened = released.and_then(|()| self.endpoints.open(id, &endpoint, &network, (namespace, None)));
+        let opened = released.and_then(|()| self.endpoints.open(id, &endpoint, &network, namespace, None));
         let members = pool.and_then(|pool| attached.pools.get_mut(&pool));
         match (opened, members) {
             (Ok(opened), Some(members)) => {
-                members.rest(key.1.clone(), Instant::now());
+                members.rest(key.name.clone(), Instant::now());
                 attached.endpoints.insert(key.clone(), opened);
                 Ok(())
             }
             (opened, members) => {
                 if let Some(members) = members {
-                    members.acquired.remove(&key.1);
+                    members.acquired.remove(&key.name);
                 }
                 let forgotten = self.endpoints.forget(&endpoint);
                 Errors::all([opened.map(|opened| self.endpoints.sessions.remove_endpoint(opened.id)), forgotten])
@@ -235,23 +236,23 @@ impl Pools<'_> {
         let mut attached = self.endpoints.attached();
         let Attached { endpoints, pools, .. } = &mut *attached;
         let restored = self.endpoints.registry.pools()?.into_iter();
-        pools.extend(restored.map(|pool| ((pool.network.clone(), pool.name.clone()), Members::new(pool))));
+        pools.extend(restored.map(|pool| (FullName::new(pool.network.clone(), pool.name.clone()), Members::new(pool))));
         let (now, mut orphans, mut strays) = (Instant::now(), Vec::new(), Vec::new());
         for (key, endpoint) in endpoints.iter_mut() {
             let Some(pool) = endpoint.endpoint.pool.clone() else { continue };
-            let Some(members) = pools.get_mut(&(key.0.clone(), pool.name)) else {
+            let Some(members) = pools.get_mut(&key.beside(pool.name)) else {
                 strays.push(key.clone());
                 continue;
             };
-            let number = key.1.as_str().rsplit_once('-').and_then(|(_, number)| number.parse().ok());
+            let number = key.name.as_str().rsplit_once('-').and_then(|(_, number)| number.parse().ok());
             members.last_number = members.last_number.max(number.unwrap_or(0));
             if endpoint.endpoint.addresses.contains(&pool.link) {
-                members.first = Some((key.1.clone(), pool.link));
+                members.first = Some((key.name.clone(), pool.link));
             }
             match self.endpoints.registry.acquisition(&endpoint.endpoint)? {
-                None => members.rest_anew(key.1.clone(), now),
+                None => members.rest_anew(key.name.clone(), now),
                 Some(Acquisition { owner, cgroup }) => {
-                    members.acquired.insert(key.1.clone());
+                    members.acquired.insert(key.name.clone());
                     endpoint.confinement = cgroup.and_then(|cgroup| confined::adopt(cgroup, owner.is_some()));
                     let Some((pid, identity)) = owner else { continue };
                     match restore::living_owner(pid, Some(&identity)) {
@@ -267,29 +268,30 @@ impl Pools<'_> {
         let is_broken = |members: &&Members| members.first.is_none();
         let broken: Vec<_> = pools.values().filter(is_broken).map(|members| members.pool.clone()).collect();
         let released = Errors::all(orphans.iter().map(|key| self.rest(&mut attached, key)));
-        let broken = broken.into_iter().map(|pool| self.dissolve(&mut attached, &(pool.network, pool.name)));
+        let broken =
+            broken.into_iter().map(|pool| self.dissolve(&mut attached, &FullName::new(pool.network, pool.name)));
         let dissolved = Errors::all(broken);
-        let removed = strays.into_iter().map(|(network, name)| self.remove_members(&mut attached, &network, &[name]));
+        let removed = strays.into_iter().map(|key| self.remove_members(&mut attached, &key.network, &[key.name]));
         Errors::all([released, dissolved, Errors::all(removed)])
     }
 
     /// Removes a pool with all of its endpoints.
-    pub(super) fn dissolve(&self, attached: &mut Attached, key: &(Name, Name)) -> Result<(), HostError> {
+    pub(super) fn dissolve(&self, attached: &mut Attached, key: &FullName) -> Result<(), HostError> {
         let Some(members) = attached.pools.remove(key) else { return Ok(()) };
         let names: Vec<Name> = members.all().cloned().collect();
-        let first = members.first.as_ref().and_then(|(name, _)| attached.endpoints.get(&(key.0.clone(), name.clone())));
+        let first = members.first.as_ref().and_then(|(name, _)| attached.endpoints.get(&key.beside(name.clone())));
         // The interface goes first, with the addresses of all.
         let unlinked = match (first.map(|first| first.endpoint.clone()), &self.endpoints.overlay) {
             (Some(first), Some(overlay)) => overlay.remove_endpoint(&first).map_err(HostError::from),
             _ => Ok(()),
         };
-        let removed = self.remove_members(attached, &key.0, &names);
+        let removed = self.remove_members(attached, &key.network, &names);
         self.forget_library(key);
-        Errors::all([unlinked, removed, Ok(self.endpoints.registry.forget_pool(&key.0, &key.1)?)])
+        Errors::all([unlinked, removed, Ok(self.endpoints.registry.forget_pool(&key.network, &key.name)?)])
     }
 
     /// Makes and removes endpoints until the pool has its size, but for those that are in use.
-    fn resize(&self, key: &(Name, Name), pool: &Pool) -> Result<(), HostError> {
+    fn resize(&self, key: &FullName, pool: &Pool) -> Result<(), HostError> {
         loop {
             let mut attached = self.endpoints.attached();
             self.endpoints.remove_dead(&mut attached)?;
@@ -297,10 +299,10 @@ impl Pools<'_> {
             let (count, size) = (members.count(), pool.size as usize);
             if count > size {
                 let names = members.shrink(count - size);
-                let gone = names.iter().filter_map(|name| attached.endpoints.get(&(key.0.clone(), name.clone())));
+                let gone = names.iter().filter_map(|name| attached.endpoints.get(&key.beside(name.clone())));
                 let gone: Vec<Endpoint> = gone.map(|gone| gone.endpoint.clone()).collect();
                 let unlinked = self.endpoints.overlay.as_ref().map_or(Ok(()), |overlay| overlay.remove_members(&gone));
-                let removed = self.remove_members(&mut attached, &key.0, &names);
+                let removed = self.remove_members(&mut attached, &key.network, &names);
                 return Errors::all([unlinked.map_err(HostError::from), removed]);
             }
             if count == size {
@@ -314,11 +316,11 @@ impl Pools<'_> {
     }
 
     /// Makes endpoints with these names.
-    fn grow(&self, key: &(Name, Name), pool: &Pool, names: Vec<Name>) -> Result<(), HostError> {
+    fn grow(&self, key: &FullName, pool: &Pool, names: Vec<Name>) -> Result<(), HostError> {
         let mut requests = Vec::with_capacity(names.len());
         for name in names {
             let addresses = match &self.endpoints.allocator {
-                Some(allocator) => allocator.take((&pool.network, None), &name, &[]),
+                Some(allocator) => allocator.take(&pool.network, None, &name, &[]),
                 None => Ok(Vec::new()),
             };
             match addresses {
@@ -345,23 +347,18 @@ impl Pools<'_> {
         }
     }
 
-    fn make_members(
-        &self,
-        key: &(Name, Name),
-        pool: &Pool,
-        requests: Vec<(Name, Vec<IpAddr>)>,
-    ) -> Result<(), HostError> {
+    fn make_members(&self, key: &FullName, pool: &Pool, requests: Vec<(Name, Vec<IpAddr>)>) -> Result<(), HostError> {
         let mut attached = self.endpoints.attached();
         let link = attached.pools.get(key).and_then(|members| members.first.as_ref()).map(|(_, link)| *link);
         let mut made = Vec::with_capacity(requests.len());
-        let registered = self.register_members(&attached, pool, (link, requests), &mut made);
+        let registered = self.register_members(&attached, pool, link, requests, &mut made);
         let opened = registered.and_then(|network| {
             let overlay = self.endpoints.overlay.as_ref().ok_or(HostError::Rootless)?;
             let namespace = overlay.add_members(&network, &made)?;
             for endpoint in &made {
                 let id = EndpointId(attached.next_id());
-                let opened = self.endpoints.open(id, endpoint, &network, (Some(namespace.clone()), None))?;
-                attached.endpoints.insert((endpoint.network.clone(), endpoint.name.clone()), opened);
+                let opened = self.endpoints.open(id, endpoint, &network, Some(namespace.clone()), None)?;
+                attached.endpoints.insert(FullName::of(endpoint), opened);
             }
             Ok(())
         });
@@ -380,7 +377,7 @@ impl Pools<'_> {
                     (Some(overlay), _) => overlay.remove_members(&made),
                     (None, _) => Ok(()),
                 };
-                let removed = self.remove_members(&mut attached, &key.0, &names);
+                let removed = self.remove_members(&mut attached, &key.network, &names);
                 Err(Errors::join(error, Errors::all([unlinked.map_err(HostError::from), removed])))
             }
         }
@@ -391,7 +388,8 @@ impl Pools<'_> {
         &self,
         attached: &Attached,
         pool: &Pool,
-        (mut link, requests): (Option<IpAddr>, Vec<(Name, Vec<IpAddr>)>),
+        mut link: Option<IpAddr>,
+        requests: Vec<(Name, Vec<IpAddr>)>,
         made: &mut Vec<Endpoint>,
     ) -> Result<Network, HostError> {
         let mut last = None;
@@ -422,7 +420,7 @@ impl Pools<'_> {
     /// Removes endpoints of a pool whose addresses the interface no longer has.
     fn remove_members(&self, attached: &mut Attached, network: &Name, names: &[Name]) -> Result<(), HostError> {
         let remove = |name: &Name| {
-            let key = (network.clone(), name.clone());
+            let key = FullName::new(network.clone(), name.clone());
             if let Some(gone) = attached.endpoints.remove(&key) {
                 self.endpoints.confined().end(&key, gone.confinement);
                 self.endpoints.sessions.remove_endpoint(gone.id);
@@ -440,20 +438,21 @@ impl Pools<'_> {
     /// The preload library of an endpoint: its own copy, or its pool's.
     pub(super) fn library_of(&self, endpoint: &Endpoint) -> Result<Library, HostError> {
         let Some(pool) = &endpoint.pool else { return Ok(self.endpoints.library.clone()) };
-        let key = (endpoint.network.clone(), pool.name.clone());
+        let key = FullName::new(endpoint.network.clone(), pool.name.clone());
         let mut libraries = self.endpoints.pool_libraries.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(library) = libraries.get(&key) {
             return Ok(library.clone());
         }
-        let library = self.endpoints.library.shared(self.endpoints.config.state.pool_library(&key.0, &key.1))?;
+        let library =
+            self.endpoints.library.shared(self.endpoints.config.state.pool_library(&key.network, &key.name))?;
         Ok(libraries.entry(key).or_insert(library).clone())
     }
 
-    fn forget_library(&self, key: &(Name, Name)) {
+    fn forget_library(&self, key: &FullName) {
         let mut libraries = self.endpoints.pool_libraries.lock().unwrap_or_else(PoisonError::into_inner);
         if libraries.remove(key).is_some() {
             // What cannot be removed now is replaced with the next pool of that name.
-            let library = self.endpoints.config.state.pool_library(&key.0, &key.1);
+            let library = self.endpoints.config.state.pool_library(&key.network, &key.name);
             let _ = library.parent().map(std::fs::remove_dir_all);
         }
     }
@@ -471,7 +470,7 @@ impl Pools<'_> {
     }
 }
 
-fn no_such((network, name): &(Name, Name)) -> HostError {
+fn no_such(FullName { network, name }: &FullName) -> HostError {
     HostError::NoSuchPool { name: name.clone(), network: network.clone() }
 }
 

@@ -117,7 +117,7 @@ impl ExternalPaths {
             (Some(known), _) => Ok(known),
             (None, Some(Ok((v4, v6)))) => {
                 let id = ExternalId(self.0.lock().next_id());
-                let sockets = Arc::new(ExternalSockets::new(id, worker, (v4, v6), interface));
+                let sockets = Arc::new(ExternalSockets::new(id, worker, v4, v6, interface));
                 self.0.watcher.opened(&sockets);
                 let entry = Entry { sockets: sockets.clone(), users: 1, _namespace: namespace, _charge: terms.charge };
                 self.0.lock().namespaces.insert(key, entry);

@@ -174,8 +174,8 @@ fn sockets() -> Result<(Socket, Option<Socket>), ExternalPathError> {
 }
 
 impl ExternalSockets {
-    /// The sockets `(v4, v6)` as number `id`, which `worker` receives from.
-    pub(super) fn new(id: ExternalId, worker: usize, (v4, v6): (Socket, Option<Socket>), interface: Interface) -> Self {
+    /// These sockets as number `id`, which `worker` receives from.
+    pub(super) fn new(id: ExternalId, worker: usize, v4: Socket, v6: Option<Socket>, interface: Interface) -> Self {
         Self { id, worker, v4, v6, scope: interface.index }
     }
 

@@ -67,7 +67,7 @@ impl PeerLink {
     }
 
     /// State of the tunnel: the counters of this link, the rest from the handshake.
-    pub(super) fn state(&self, (sends, receives): (bool, bool), is_changing_key: bool) -> TunnelState {
+    pub(super) fn state(&self, sends: bool, receives: bool, is_changing_key: bool) -> TunnelState {
         let counters = self.counters.map(|counter| counter.load(Ordering::Relaxed));
         TunnelState { sends, receives, is_changing_key, counters }
     }

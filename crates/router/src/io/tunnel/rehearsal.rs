@@ -61,7 +61,8 @@ impl Rehearsal {
 
     /// State of the tunnel, with counts of refused packets.
     pub fn state(&self) -> TunnelState {
-        self.link.state(self.handshake.is_agreed(), self.handshake.is_changing())
+        let (sends, receives) = self.handshake.is_agreed();
+        self.link.state(sends, receives, self.handshake.is_changing())
     }
 }
 

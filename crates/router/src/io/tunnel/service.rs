@@ -98,7 +98,10 @@ impl Sessions {
 
     /// The tunnel to each host, by address.
     pub(crate) fn states(&self) -> BTreeMap<IpAddr, TunnelState> {
-        let state = |peer: &HostState| peer.link.state(peer.handshake.is_agreed(), peer.handshake.is_changing());
+        let state = |peer: &HostState| {
+            let (sends, receives) = peer.handshake.is_agreed();
+            peer.link.state(sends, receives, peer.handshake.is_changing())
+        };
         self.shared.peers().iter().map(|(address, peer)| (*address, state(peer))).collect()
     }
 

@@ -117,7 +117,8 @@ impl Arenas {
     pub fn region(
         &mut self,
         user: u32,
-        (start, len): (u64, u64),
+        start: u64,
+        len: u64,
         segments: &[Segment],
         arena: Option<ArenaFile<'_>>,
         process: Option<ProcessMemory>,

@@ -81,7 +81,7 @@ fn region(
     len: u64,
 ) -> Result<TenantMemory, RegionError> {
     let segment = Segment { addr: 4096, len, kind: SegmentKind::Arena as u32, reserved: 0, offset };
-    arenas.region(user, (4096, len), &[segment], Some(arena), None)
+    arenas.region(user, 4096, len, &[segment], Some(arena), None)
 }
 
 #[test]

@@ -29,13 +29,13 @@ pub(super) fn execute(mut scope: Scope<'_>, request: ChainRequest<'_>) -> Result
         ChainRequest::Label(part, side, labels) => label(&mut scope, &part, side, labels).map(done),
         ChainRequest::List(request) => list(&scope, request),
         ChainRequest::Stop(group) => {
-            scope.on_shard(move |shard, c| shard.engine().device(c)?.stop_chain(group)).map(done)
+            scope.on_shard(move |shard, c| shard.engine().device(c)?.chains().stop(group)).map(done)
         }
         ChainRequest::Resume(group) => {
-            scope.on_shard(move |shard, c| shard.engine().device(c)?.resume_chain(group)).map(done)
+            scope.on_shard(move |shard, c| shard.engine().device(c)?.chains().resume(group)).map(done)
         }
         ChainRequest::Kill(group) => {
-            scope.on_shard(move |shard, c| shard.engine().device(c)?.kill_chain(group)).map(done)
+            scope.on_shard(move |shard, c| shard.engine().device(c)?.chains().kill(group)).map(done)
         }
     }
 }
@@ -163,7 +163,7 @@ fn label(scope: &mut Scope<'_>, part: &LabelPart, side: QueueSide, labels: &[[u8
 }
 
 fn list(scope: &Scope<'_>, List { from, .. }: List) -> Result<Vec<u8>, Errno> {
-    let entries = scope.on_shard(move |shard, c| Ok(shard.engine().device(c)?.list_chains()))?;
+    let entries = scope.on_shard(move |shard, c| Ok(shard.engine().device(c)?.chains().list()))?;
     let entries = entries.iter().filter(|entry| entry.group >= from).take(MAX_GROUPS);
     Ok(entries.flat_map(|entry| group(entry).as_bytes().to_vec()).collect())
 }

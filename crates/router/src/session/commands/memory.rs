@@ -110,7 +110,7 @@ fn region_memory(call: &mut Call<'_>, request: &RegMr, is_on_demand: bool) -> Re
     // Stretches of it may be there already; then the segments are of what is behind them.
     let from = Stretch::end(scope.stretches).unwrap_or(start);
     let left = start.checked_add(len).and_then(|end| end.checked_sub(from)).ok_or(Errno::INVAL)?;
-    let made = scope.endpoint.arenas.region(scope.number, (from, left), call.segments, arena, process);
+    let made = scope.endpoint.arenas.region(scope.number, from, left, call.segments, arena, process);
     let made = match scope.stretches {
         [] => made,
         stretches => {
@@ -136,7 +136,7 @@ pub(in super::super) fn stretch(
     let start = segments.first().ok_or(Errno::INVAL)?.addr;
     let arena = ArenaFile::sent(fds.first().ok_or(Errno::INVAL)?.as_fd()).map_err(region_errno)?;
     let len = segments.iter().try_fold(0u64, |sum, segment| sum.checked_add(segment.len)).ok_or(Errno::INVAL)?;
-    let memory = arenas.region(user, (start, len), segments, Some(arena), None).map_err(region_errno)?;
+    let memory = arenas.region(user, start, len, segments, Some(arena), None).map_err(region_errno)?;
     Stretch::new(start, len, memory).ok_or(Errno::INVAL)
 }
 

@@ -51,7 +51,7 @@ fn the_first_error_ends_the_group_and_is_told_once() {
     // Nothing refers to it any more.
     world.device_of(&a).destroy_qp(waiting.qp).unwrap();
     world.device_of(&a).destroy_qp(failing.qp).unwrap();
-    assert!(world.device_of(&a).list_chains().iter().all(|entry| entry.group != GROUP));
+    assert!(world.device_of(&a).chains().list().iter().all(|entry| entry.group != GROUP));
     let again = world.queue(&a, GROUP, &[request(ChainOp::Nop)]);
     world.enable(&again, 1);
     assert_eq!(again.statuses(), [WcStatus::Success]);
@@ -105,19 +105,19 @@ fn a_group_is_stopped_goes_on_and_is_killed() {
     world.device_of(&a).enable(queue.qp, u64::MAX).unwrap();
     steps(&mut world, 10);
     assert!(a.word(0) > 10);
-    world.device_of(&a).stop_chain(GROUP).unwrap();
+    world.device_of(&a).chains().stop(GROUP).unwrap();
     let at = a.word(0);
     world.settle();
     assert_eq!((a.word(0), world.entry(&a, GROUP).state), (at, ChainState::Stopped));
-    world.device_of(&a).resume_chain(GROUP).unwrap();
+    world.device_of(&a).chains().resume(GROUP).unwrap();
     steps(&mut world, 10);
     assert!(a.word(0) > at);
-    world.device_of(&a).kill_chain(GROUP).unwrap();
+    world.device_of(&a).chains().kill(GROUP).unwrap();
     let at = a.word(0);
     world.settle();
     assert_eq!((a.word(0), fatal(&world)), (at, 1));
     assert_eq!([world.state(&queue.node), world.state(&second.node)], [QpState::Error; 2]);
-    assert!(world.device_of(&a).resume_chain(GROUP).is_err() && world.device_of(&a).kill_chain(77).is_err());
+    assert!(world.device_of(&a).chains().resume(GROUP).is_err() && world.device_of(&a).chains().kill(77).is_err());
 }
 
 #[test]

@@ -79,7 +79,7 @@ impl Program {
             world.step();
         }
         world.settle();
-        assert!(world.device_of(&self.a).list_chains().is_empty());
+        assert!(world.device_of(&self.a).chains().list().is_empty());
         for queue in &self.queues {
             assert!(world.device_of(&self.a).context_mut().destroy_cq(queue.cq).is_ok(), "a queue still waits");
         }
@@ -134,12 +134,12 @@ fn a_chain_is_destroyed_in_every_state() {
         }
         let mut device = world.device_of(&program.a);
         match state {
-            2 => device.stop_chain(GROUP).unwrap(),
-            3 => device.kill_chain(GROUP).unwrap(),
+            2 => device.chains().stop(GROUP).unwrap(),
+            3 => device.chains().kill(GROUP).unwrap(),
             4 => {
-                device.stop_chain(GROUP).unwrap();
+                device.chains().stop(GROUP).unwrap();
                 world.settle();
-                world.device_of(&program.a).resume_chain(GROUP).unwrap();
+                world.device_of(&program.a).chains().resume(GROUP).unwrap();
             }
             _ => {}
         }

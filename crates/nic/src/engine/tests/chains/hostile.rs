@@ -115,7 +115,7 @@ fn run(two_hosts: bool, slots: &[Slot]) {
         world.device_of(&a).destroy_qp(queue.qp).unwrap();
     }
     world.step();
-    assert!(world.device_of(&a).list_chains().is_empty());
+    assert!(world.device_of(&a).chains().list().is_empty());
     assert!(
         queues.iter().all(|queue| world.device_of(&a).context_mut().destroy_cq(queue.cq).is_ok()),
         "nothing is left that waits"

@@ -418,7 +418,7 @@ fn a_refused_message_comes_as_soon_as_a_receive_is_enabled() {
         world.connect(&b, &queue.node);
         // The chain enables the second receive itself.
         let control = world.queue(&a, GROUP, &[order(ChainOp::RecvEnable, queue.qp, 2, 0)]);
-        world.device_of(&a).trace_chain(GROUP, 0, Duration::from_secs(1)).unwrap();
+        world.device_of(&a).chains().trace(GROUP, 0, Duration::from_secs(1)).unwrap();
         let refused = |world: &mut World, number| {
             world.post(&b, wr(number, SendOp::Send { imm: None }, &[b.sge(0, 8)]));
             world.settle();
@@ -432,7 +432,7 @@ fn a_refused_message_comes_as_soon_as_a_receive_is_enabled() {
         world.enable(&control, 1);
         assert_eq!(b.done(), Some((2, WcStatus::Success)));
         assert!(world.engines.iter().all(|engine| engine.poll_timeout().is_none()), "no timer is left");
-        let trace = world.device_of(&a).trace_chain(GROUP, 0, Duration::ZERO).unwrap();
+        let trace = world.device_of(&a).chains().trace(GROUP, 0, Duration::ZERO).unwrap();
         let trace: Vec<_> = trace.iter().map(|step| (step.is_receive, step.index, step.op, step.bytes)).collect();
         let message = |index| (true, index, ChainOp::Send, 8);
         assert_eq!(trace, [message(0), (false, 0, ChainOp::RecvEnable, 0), message(1)]);
@@ -466,7 +466,7 @@ fn a_chain_goes_on_after_a_move() {
         assert_eq!((a.word(0), world.produced(&source)), (2 * round, 2 * round));
         assert!(!world.engines.iter().any(|engine| engine.has_work() || engine.poll_timeout().is_some()));
     }
-    world.device_of(&a).kill_chain(GROUP).unwrap();
+    world.device_of(&a).chains().kill(GROUP).unwrap();
     world.settle();
     assert_eq!(world.entry(&a, GROUP).state, ChainState::Poisoned);
 }

@@ -96,7 +96,7 @@ impl World {
     }
 
     pub(super) fn entry(&mut self, node: &Node, group: u32) -> ChainEntry {
-        self.device_of(node).list_chains().into_iter().find(|entry| entry.group == group).unwrap()
+        self.device_of(node).chains().list().into_iter().find(|entry| entry.group == group).unwrap()
     }
 
     pub(super) fn produced(&mut self, queue: &Queue) -> u64 {
