@@ -1,6 +1,6 @@
 //! Cost of the data path beside the copy: system calls per message, and processor time when idle.
 
-use rdmesh_tests::{Endpoint, Lab, Options, helper, system, trace};
+use rdmesh_tests::{Endpoint, Lab, Options, helper, system, trace, until};
 use std::ffi::OsString;
 use std::time::{Duration, Instant};
 
@@ -42,6 +42,36 @@ fn known_memory_is_registered_with_few_system_calls() {
     assert!(each < 10.0, "{each:.2} system calls");
 }
 
+/// However programs end, an endpoint that stays holds nothing of the router's when they have.
+#[test]
+fn what_programs_held_is_given_back() {
+    let lab = Lab::start();
+    let idle = helper("idle").display().to_string();
+    let mut shell = lab.start_in(&Endpoint::new("stays"), &["sh", "-c", CHURN, &idle]);
+    let held = || ["descriptors", "mappings", "memory_bytes"].map(|kind| lab.metric(&format!("rdmesh_held_{kind}")));
+    let before = held();
+    for how in ["kill", "end", "kill", "end"] {
+        shell.say(how);
+        assert_eq!(shell.next_line(LIMIT), "idle");
+        assert!(held()[0] >= before[0] + 64.0 * 4.0, "a device takes four: {:?}", held());
+        shell.say("");
+        assert_eq!(shell.next_line(LIMIT), "ended");
+        lab.wait_until_empty();
+        until(LIMIT, "everything is given back", || (held() == before).then_some(()));
+    }
+}
+
+/// Runs the program with 64 devices, again and again, and ends it as it is told.
+const CHURN: &str = "
+while read how; do
+    if [ $how = kill ]; then
+        \"$0\" 64 < /dev/zero & read go; kill -9 $!; wait $! 2> /dev/null
+    else
+        { read go; } | \"$0\" 64
+    fi
+    echo ended
+done";
+
 #[test]
 fn idle_contexts_cost_nothing() {
     let lab = Lab::start();
@@ -50,7 +80,7 @@ fn idle_contexts_cost_nothing() {
     assert_eq!(lab.status()["contexts"], 64);
     let router = lab.router_pid();
     // The workers fall asleep a moment after the last message: wait for that, then measure a stretch of real time.
-    rdmesh_tests::until(LIMIT, "the router comes to rest", || {
+    until(LIMIT, "the router comes to rest", || {
         let before = system::cpu_seconds(router);
         std::thread::sleep(Duration::from_millis(200));
         (system::cpu_seconds(router) - before < 0.01).then_some(())

@@ -83,7 +83,7 @@ impl Resource {
         match self {
             Self::AddressSpace => "address space of the router: register less memory at a time",
             Self::Mappings => "mappings of queues and memory: raise the quota `mappings` and sysctl vm.max_map_count",
-            Self::Descriptors => "descriptors of the router: start it with a higher `ulimit -Hn`",
+            Self::Descriptors => "descriptors of the router for one endpoint: start it with a higher `ulimit -Hn`",
             Self::Threads => "threads of the router: the endpoint's programs keep too many waiting",
             Self::Memory => "memory of the router: raise the memory limit of its control group",
         }

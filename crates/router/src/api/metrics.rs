@@ -278,7 +278,7 @@ const RELAYS: [OfRelay; 4] = [
 
 /// Metric of the session thread: name, kind, help text, value.
 type Session = (&'static str, &'static str, &'static str, fn(&SessionTotals) -> u64);
-const SESSIONS: [Session; 12] = [
+const SESSIONS: [Session; 15] = [
     ("connections_accepted_total", "counter", "Connections let in", |t| t.connections_accepted),
     ("connections_refused_total", "counter", "Connections turned away", |t| t.connections_refused),
     ("connections_dropped_total", "counter", "Connections closed because of what came over them", |t| {
@@ -293,6 +293,9 @@ const SESSIONS: [Session; 12] = [
     ("commands_total", "counter", "Commands executed", |t| t.commands),
     ("commands_failed_total", "counter", "Commands that failed", |t| t.commands_failed),
     ("refused_by_quota_total", "counter", "Commands refused by a quota or a limit", |t| t.refused_by_quota),
+    ("held_descriptors", "gauge", "Descriptors of the router charged to endpoints", |t| t.held_descriptors),
+    ("held_mappings", "gauge", "Mappings of the router charged to endpoints", |t| t.held_mappings),
+    ("held_memory_bytes", "gauge", "Own memory of the router charged to endpoints", |t| t.held_memory),
 ];
 
 /// Metric of rdma_cm: name, kind, help text, value.

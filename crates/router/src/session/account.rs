@@ -188,6 +188,7 @@ impl Account {
 
     /// Records that a resource of the router is exhausted for it.
     pub(super) fn exhausted(&self, resource: Resource) {
+        // What it holds is as much as it may, with the neighbours that it has.
         self.lock().refuse(self.spec(), resource.advice(), self.share().held(resource));
     }
 

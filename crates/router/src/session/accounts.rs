@@ -6,7 +6,7 @@ use super::failed_requests::{FailedRequestInfo, PastFailedRequests};
 use super::info::{BadIndices, HeldEndpoint, SessionTotals};
 use super::lookups::Seeker;
 use super::spec::EndpointSpec;
-use crate::budget::{Budget, Limits};
+use crate::budget::{Budget, Limits, Resource};
 use crate::disposal::{Disposal, Reclaimer};
 use crate::endpoint::EndpointId;
 use crate::memory::Evicted;
@@ -73,9 +73,14 @@ impl Accounts {
         Some((self.endpoints.get_mut(&id)?, &mut self.totals))
     }
 
-    /// Counters of all.
+    /// Counters of all, and what they hold of the budget.
     pub(super) fn totals(&self) -> SessionTotals {
-        self.totals
+        SessionTotals {
+            held_descriptors: self.budget.held(Resource::Descriptors),
+            held_mappings: self.budget.held(Resource::Mappings),
+            held_memory: self.budget.held(Resource::Memory),
+            ..self.totals
+        }
     }
 
     /// Counters of all, to be changed.

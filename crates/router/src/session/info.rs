@@ -244,4 +244,10 @@ pub struct SessionTotals {
     pub commands_failed: u64,
     /// Commands refused because a quota or a limit of the device was reached.
     pub refused_by_quota: u64,
+    /// Descriptors of the router that are charged to endpoints at this moment.
+    pub held_descriptors: u64,
+    /// Mappings likewise.
+    pub held_mappings: u64,
+    /// Bytes of the router's own memory likewise.
+    pub held_memory: u64,
 }
