@@ -8,6 +8,7 @@ mod capture;
 mod chain;
 mod completion;
 mod container;
+mod declare;
 mod doctor;
 mod elf;
 mod endpoint;
@@ -111,6 +112,8 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         }
         Command::Network(NetworkCommand::Add(options)) => network::add(&options.network(), &client),
         Command::Network(NetworkCommand::Ls(options)) => network::list(&options, &client),
+        Command::Apply(options) => declare::apply(&options, &client),
+        Command::Get(options) => declare::get(&options, &client),
         Command::Capture(options) => capture::capture(&options, &client),
         Command::Faults(options) => faults::faults(options, &client),
         Command::ContainerArgs(options) => container::arguments(options, &client),

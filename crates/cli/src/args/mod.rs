@@ -1,6 +1,7 @@
 //! Command-line arguments.
 
 mod chain;
+mod declare;
 mod file;
 mod group;
 mod policy;
@@ -10,6 +11,7 @@ mod run;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand};
+pub(crate) use declare::{ApplyOptions, Format, GetOptions, Kind};
 pub(crate) use file::expand;
 pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
@@ -87,6 +89,14 @@ pub(crate) enum Command {
     /// Networks, and interfaces of the host that are part of one
     #[command(subcommand)]
     Network(NetworkCommand),
+    /// Make tenants, networks, groups, policies, pools and endpoints what a file says; what is not in it stays as it is
+    ///
+    /// Example: rdmesh apply -f site.yaml --dry-run
+    Apply(ApplyOptions),
+    /// Print tenants, networks, groups, policies, pools and endpoints in the form that `rdmesh apply` reads
+    ///
+    /// Example: rdmesh get networks groups > site.yaml
+    Get(GetOptions),
     /// Capture an endpoint's RDMA packets in a pcap file, packets within the host included
     Capture(CaptureOptions),
     /// Inject loss, duplicates, reordering and corruption into traffic from other hosts

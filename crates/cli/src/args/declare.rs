@@ -1,0 +1,47 @@
+//! Options of `rdmesh apply` and `rdmesh get`.
+
+use clap::{Args, ValueEnum};
+use std::path::PathBuf;
+
+/// Options of `rdmesh apply`.
+#[derive(Args)]
+pub(crate) struct ApplyOptions {
+    /// The file, in YAML or JSON; `-` for standard input
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Show what would be created and changed, and do nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Options of `rdmesh get`.
+#[derive(Args)]
+pub(crate) struct GetOptions {
+    /// Kinds of objects [default: all]
+    #[arg(value_enum)]
+    pub(crate) kinds: Vec<Kind>,
+    /// Format
+    #[arg(long, short, value_enum, default_value_t = Format::Yaml)]
+    pub(crate) output: Format,
+}
+
+/// Kinds of objects that an operator declares.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Kind {
+    Tenants,
+    Networks,
+    Groups,
+    Policies,
+    Pools,
+    Endpoints,
+}
+
+/// Formats of a declaration.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum Format {
+    Yaml,
+    Json,
+}
