@@ -128,12 +128,12 @@ impl Client {
 
     /// Makes a pool, or changes one.
     pub fn set_pool(&self, pool: &Pool) -> Result<PoolInfo, ClientError> {
-        self.call(Method::PUT, "/v1/pools", Some(pool))
+        self.call_about(MANY.max(pool.size as usize), Method::PUT, "/v1/pools", Some(pool))
     }
 
     /// Removes a pool with its endpoints; returns what it was.
     pub fn remove_pool(&self, network: &Name, name: &Name) -> Result<PoolInfo, ClientError> {
-        self.call(Method::DELETE, &format!("/v1/pools/{network}/{name}"), NOTHING)
+        self.call_about(MANY, Method::DELETE, &format!("/v1/pools/{network}/{name}"), NOTHING)
     }
 
     /// Takes endpoints from a pool.
@@ -153,7 +153,8 @@ impl Client {
         pool: &Name,
         request: &ReleaseEndpoints,
     ) -> Result<PoolInfo, ClientError> {
-        self.call(Method::POST, &format!("/v1/pools/{network}/{pool}/release"), Some(request))
+        let path = format!("/v1/pools/{network}/{pool}/release");
+        self.call_about(request.names.len(), Method::POST, &path, Some(request))
     }
 
     /// Moves the devices of an endpoint to another worker.
@@ -283,7 +284,7 @@ impl Client {
 
     /// The packets captured since the last read: the next part of a pcap file.
     pub fn read_capture(&self, id: u32) -> Result<Vec<u8>, ClientError> {
-        Ok(self.ask(Method::GET, &format!("/v1/captures/{id}"), NOTHING)?.into())
+        Ok(self.ask(TIMEOUT, Method::GET, &format!("/v1/captures/{id}"), NOTHING)?.into())
     }
 
     /// Ends a capture.
@@ -326,11 +327,29 @@ impl Client {
         path: &str,
         body: Option<&impl Serialize>,
     ) -> Result<T, ClientError> {
-        serde_json::from_slice(&self.ask(method, path, body)?).map_err(protocol)
+        self.call_about(1, method, path, body)
+    }
+
+    /// A request about a number of endpoints, for which it may take so many times longer.
+    fn call_about<T: DeserializeOwned>(
+        &self,
+        endpoints: usize,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<T, ClientError> {
+        let patience = TIMEOUT + OF_EACH * u32::try_from(endpoints).unwrap_or(u32::MAX);
+        serde_json::from_slice(&self.ask(patience, method, path, body)?).map_err(protocol)
     }
 
     /// Makes a request; returns the body of its answer.
-    fn ask(&self, method: Method, path: &str, body: Option<&impl Serialize>) -> Result<Bytes, ClientError> {
+    fn ask(
+        &self,
+        patience: Duration,
+        method: Method,
+        path: &str,
+        body: Option<&impl Serialize>,
+    ) -> Result<Bytes, ClientError> {
         let body = body.map(serde_json::to_vec).transpose().map_err(protocol)?.unwrap_or_default();
         let request = Request::builder()
             .method(method)
@@ -340,7 +359,7 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(protocol)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(protocol)?;
-        let exchange = async { tokio::time::timeout(TIMEOUT, self.exchange(request)).await };
+        let exchange = async { tokio::time::timeout(patience, self.exchange(request)).await };
         let (status, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??;
         if status.is_success() {
             return Ok(body);
@@ -404,6 +423,10 @@ fn unreachable(socket: &Path, source: &io::Error) -> String {
 const NOTHING: Option<&()> = None;
 /// Creating an endpoint takes milliseconds; a router that needs longer than this is stuck.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Time for each of many endpoints: their directories may be on a slow disk.
+const OF_EACH: Duration = Duration::from_millis(300);
+/// Endpoints of a pool whose size is not known, or was another before.
+const MANY: usize = 1000;
 
 #[cfg(test)]
 mod tests {
