@@ -138,7 +138,6 @@ impl Status {
     }
 
     /// `MPI_ERROR`.
-    #[cfg(test)]
     pub(crate) fn error(&self, abi: &Abi) -> i32 {
         self.word(abi.status_source + 8)
     }

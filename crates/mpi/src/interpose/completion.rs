@@ -56,7 +56,7 @@ intercept! {
         if sorted.own().is_empty() {
             return library.waitall(count, requests, statuses);
         }
-        let outcomes = rank.wait(|job| sorted.own().iter().map(|&index| job.outcome(sorted.handle(index))).collect::<Option<Vec<_>>>());
+        let outcomes = rank.wait(|job| job.outcomes(sorted.own_handles()).map(|(_, outcome)| outcome).collect::<Option<Vec<_>>>());
         let code = library.waitall(count, sorted.others(), statuses);
         sorted.give_back();
         end_all(rank, &sorted, &outcomes, code, count, statuses)
@@ -68,7 +68,7 @@ intercept! {
         let mut job = rank.job();
         job.progress();
         let mut sorted = Requests::sort(library, &job, count, requests);
-        let outcomes: Option<Vec<_>> = sorted.own().iter().map(|&index| job.outcome(sorted.handle(index))).collect();
+        let outcomes: Option<Vec<_>> = job.outcomes(sorted.own_handles()).map(|(_, outcome)| outcome).collect();
         drop(job);
         let Some(outcomes) = outcomes else {
             rank.wait_a_little();
@@ -243,7 +243,11 @@ fn test_any(
     let mut job = rank.job();
     job.progress();
     let mut sorted = Requests::sort(library, &job, count, requests);
-    let done = sorted.own().iter().find_map(|&at| Some((at, job.outcome(sorted.handle(at))?)));
+    let done = sorted
+        .own()
+        .iter()
+        .zip(job.outcomes(sorted.own_handles()))
+        .find_map(|(&at, (_, outcome))| Some((at, outcome?)));
     if let Some((at, outcome)) = done {
         let stays = job.settle(sorted.handle(at));
         drop(job);
@@ -279,7 +283,9 @@ fn test_some(
     let mut job = rank.job();
     job.progress();
     let mut sorted = Requests::sort(library, &job, count, requests);
-    let ready: Vec<_> = sorted.own().iter().filter_map(|&at| Some((at, job.outcome(sorted.handle(at))?))).collect();
+    let outcomes = job.outcomes(sorted.own_handles());
+    let ready: Vec<_> =
+        sorted.own().iter().zip(outcomes).filter_map(|(&at, (_, outcome))| Some((at, outcome?))).collect();
     drop(job);
     let mut number = 0;
     let code = library.testsome(count, sorted.others(), &mut number, indices, statuses);

@@ -42,6 +42,11 @@ impl<'a> Requests<'a> {
         &self.own
     }
 
+    /// Ours, as the program has them.
+    pub(super) fn own_handles(&self) -> impl Iterator<Item = Handle> + Clone {
+        self.own.iter().map(|&index| self.handle(index))
+    }
+
     /// The request at an index, as the program has it.
     pub(super) fn handle(&self, index: usize) -> Handle {
         self.library.handle_at(self.at, index)

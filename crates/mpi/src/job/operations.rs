@@ -36,6 +36,16 @@ pub(crate) fn are_none_pending() -> bool {
 #[derive(Default)]
 pub(crate) struct Operations {
     table: HashMap<Handle, Operation, BuildHasherDefault<HandleHasher>>,
+    question: Question,
+}
+
+/// Memory for one question to MPI about several requests, kept for the next.
+#[derive(Default)]
+struct Question {
+    handles: Vec<Handle>,
+    requests: Vec<u64>,
+    indices: Vec<c_int>,
+    statuses: Vec<u8>,
 }
 
 /// Hash of a handle, which MPI chooses: nobody makes them collide. Each call of the program looks some up.
@@ -204,12 +214,75 @@ impl Job {
 
     /// The outcome of an operation, once it is complete.
     pub(crate) fn outcome(&mut self, handle: Handle) -> Option<Outcome> {
+        self.look(handle, true)
+    }
+
+    /// Outcomes of several operations, of those that are complete. MPI is asked about all of them at once: whenever it is asked it
+    /// looks at everything that is under way.
+    pub(crate) fn outcomes<'a>(
+        &'a mut self,
+        handles: impl Iterator<Item = Handle> + Clone + 'a,
+    ) -> impl Iterator<Item = (Handle, Option<Outcome>)> + 'a {
+        let is_asked = self.ask_mpi(handles.clone());
+        handles.map(move |handle| (handle, self.look(handle, !is_asked)))
+    }
+
+    /// Asks MPI about the receives among some requests; false where each is to be asked about by itself.
+    fn ask_mpi(&mut self, handles: impl Iterator<Item = Handle>) -> bool {
+        let mut question = std::mem::take(&mut self.operations.question);
+        question.handles.clear();
+        let is_with_mpi = |handle: &Handle| {
+            let operation = self.operations.table.get(handle);
+            operation.is_some_and(|Operation { kind, stage, .. }| {
+                matches!((stage, kind), (Stage::Waiting | Stage::Early { .. }, Kind::Receive { .. }))
+            })
+        };
+        question.handles.extend(handles.filter(is_with_mpi));
+        let is_asked = question.handles.len() > 1 && self.put(&mut question);
+        self.operations.question = question;
+        is_asked
+    }
+
+    /// Puts a question to MPI, and takes in what has arrived.
+    fn put(&mut self, question: &mut Question) -> bool {
+        let (library, abi) = (self.library, &self.library.abi);
+        let Question { handles, requests, indices, statuses } = question;
+        requests.resize(handles.len(), 0);
+        indices.resize(handles.len(), 0);
+        statuses.resize(handles.len() * abi.status_size, 0);
+        let at = requests.as_mut_ptr().cast();
+        handles.iter().enumerate().for_each(|(index, &handle)| library.set_handle(at, index, handle));
+        let mut number = 0;
+        let count = handles.len() as c_int;
+        let code = library.testsome(count, at, &mut number, indices.as_mut_ptr(), statuses.as_mut_ptr().cast());
+        if code != 0 && code != abi.err_in_status {
+            return false;
+        }
+        for (&index, bytes) in indices.iter().zip(statuses.chunks(abi.status_size)).take(number.max(0) as usize) {
+            let (handle, mut status) = (handles[index as usize], Status::new());
+            status.0[..bytes.len()].copy_from_slice(bytes);
+            let Some(&Operation { kind: Kind::Receive { posted, landing, .. }, .. }) =
+                self.operations.table.get(&handle)
+            else {
+                continue;
+            };
+            let code = if code == 0 { 0 } else { status.error(abi) };
+            if let Some(stage) = self.arrived(handle, posted, landing, status, code) {
+                self.move_to(handle, stage);
+            }
+        }
+        true
+    }
+
+    /// The outcome of an operation, once it is complete; MPI is asked about a receive only where it `asks`.
+    fn look(&mut self, handle: Handle, asks: bool) -> Option<Outcome> {
         loop {
             let operation = self.operations.table.get(&handle)?;
             let stage = match (&operation.stage, operation.kind) {
                 (Stage::Complete(outcome), _) => return Some(*outcome),
                 (Stage::Idle, _) => return None,
                 (_, Kind::Send { slot, is_synchronous }) => Stage::Complete(self.sent(handle, slot, is_synchronous)?),
+                (Stage::Waiting | Stage::Early { .. }, Kind::Receive { .. }) if !asks => return None,
                 (Stage::Waiting | Stage::Early { .. }, Kind::Receive { posted, landing, .. }) => {
                     self.received(handle, posted, landing)?
                 }
@@ -280,9 +353,10 @@ impl Job {
     /// Looks at all that wait, by the program's thread.
     pub(crate) fn advance_operations(&mut self) {
         let waiting: Vec<Handle> = self.operations.table.keys().copied().collect();
-        for handle in waiting {
-            let is_complete = self.outcome(handle).is_some();
-            if is_complete && self.operations.table.get(&handle).is_some_and(|operation| operation.is_detached) {
+        let complete = self.outcomes(waiting.iter().copied()).filter(|(_, outcome)| outcome.is_some());
+        let complete: Vec<Handle> = complete.map(|(handle, _)| handle).collect();
+        for handle in complete {
+            if self.operations.table.get(&handle).is_some_and(|operation| operation.is_detached) {
                 self.settle(handle);
             }
         }
@@ -354,6 +428,18 @@ impl Job {
         if code == 0 && flag == 0 {
             return None;
         }
+        self.arrived(handle, posted, landing, status, code)
+    }
+
+    /// Next stage of a receive that MPI has completed, with this status and code.
+    fn arrived(
+        &mut self,
+        handle: Handle,
+        posted: Posted,
+        landing: Landing,
+        mut status: Status,
+        code: c_int,
+    ) -> Option<Stage> {
         let operation = self.operations.table.get(&handle)?;
         if let Stage::Early { id, announced } = operation.stage {
             return Some(Stage::Pulling(Pulling { id, status, announced, posted }));
