@@ -26,41 +26,31 @@ replace! {
     }
 
     fn pread(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            real::pread(fd, buffer.wrapping_byte_add(done), len - done, at + done as off_t)
-        })
+        from_place(len, at, |done, at| real::pread(fd, buffer.wrapping_byte_add(done), len - done, at))
     }
 
     fn pread64(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            real::pread64(fd, buffer.wrapping_byte_add(done), len - done, at + done as off_t)
-        })
+        from_place(len, at, |done, at| real::pread64(fd, buffer.wrapping_byte_add(done), len - done, at))
     }
 
     fn __pread_chk(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            let (buffer, room) = (buffer.wrapping_byte_add(done), room.saturating_sub(done));
-            real::__pread_chk(fd, buffer, len - done, at + done as off_t, room)
+        from_place(len, at, |done, at| {
+            real::__pread_chk(fd, buffer.wrapping_byte_add(done), len - done, at, room.saturating_sub(done))
         })
     }
 
     fn __pread64_chk(fd: c_int, buffer: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            let (buffer, room) = (buffer.wrapping_byte_add(done), room.saturating_sub(done));
-            real::__pread64_chk(fd, buffer, len - done, at + done as off_t, room)
+        from_place(len, at, |done, at| {
+            real::__pread64_chk(fd, buffer.wrapping_byte_add(done), len - done, at, room.saturating_sub(done))
         })
     }
 
     fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            real::pwrite(fd, buffer.wrapping_byte_add(done), len - done, at + done as off_t)
-        })
+        from_place(len, at, |done, at| real::pwrite(fd, buffer.wrapping_byte_add(done), len - done, at))
     }
 
     fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t {
-        short::whole(len, || true, |done| {
-            real::pwrite64(fd, buffer.wrapping_byte_add(done), len - done, at + done as off_t)
-        })
+        from_place(len, at, |done, at| real::pwrite64(fd, buffer.wrapping_byte_add(done), len - done, at))
     }
 
     fn preadv(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
@@ -78,6 +68,12 @@ replace! {
     fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
         write_parts_at(fd, parts, count, at, || real::pwritev64(fd, parts, count, at))
     }
+}
+
+/// `call` is told how many bytes are done, and the place of the next.
+#[inline]
+fn from_place(len: size_t, at: off_t, mut call: impl FnMut(size_t, off_t) -> ssize_t) -> ssize_t {
+    short::whole(len, || true, |done| call(done, at + done as off_t))
 }
 
 #[inline]

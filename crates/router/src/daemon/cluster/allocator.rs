@@ -20,7 +20,7 @@ pub(in crate::daemon) struct Allocator {
     runtime: Handle,
     state: Mutex<State>,
     changed: Notify,
-    /// The cluster has been told of an endpoint that has gone.
+    /// The cluster has been told of an endpoint that has gone, or cannot be told now.
     told: Condvar,
 }
 
@@ -101,7 +101,9 @@ impl Allocator {
 
     /// Notes whether the store has left the last renewal of the leases without an answer; returns what was noted before.
     pub(super) fn set_store_away(&self, is_away: bool) -> bool {
-        std::mem::replace(&mut self.state().is_store_away, is_away)
+        let was_away = std::mem::replace(&mut self.state().is_store_away, is_away);
+        self.told.notify_all();
+        was_away
     }
 
     /// Replaces the hosts' secret in the store.
@@ -117,7 +119,8 @@ impl Allocator {
             going.network == *network && going.addresses.iter().any(|address| addresses.contains(address))
         };
         let state = self.state();
-        let waited = self.told.wait_timeout_while(state, LONGEST_GOING, |state| state.going.iter().any(is_going));
+        let is_told_soon = |state: &mut State| !state.is_store_away && state.going.iter().any(is_going);
+        let waited = self.told.wait_timeout_while(state, LONGEST_GOING, is_told_soon);
         drop(waited);
     }
 
