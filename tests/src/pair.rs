@@ -86,10 +86,9 @@ impl<'a> Pair<'a> {
         assert!(!rows.is_empty(), "no figures of {program} {options}:\n{text}");
         // On a busy machine perftest may fail to find out the processor's clock, says so, and writes zeros.
         let has_clock = !text.contains("Correlation coefficient");
-        assert!(
-            !has_clock || rows.iter().all(|r| r.figures[1] > 0.0 && r.figures[2] > 0.0),
-            "{program} {options}:\n{text}"
-        );
+        // Of short messages on a busy machine the megabytes are rounded to none.
+        let is_some = |row: &Row| row.figures[2] > 0.0 && (row.bytes < 1024 || row.figures[1] > 0.0);
+        assert!(!has_clock || rows.iter().all(is_some), "{program} {options}:\n{text}");
         rows
     }
 
