@@ -5,7 +5,7 @@ use crate::failure::Failure;
 use crate::pool;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, MoveDevices, Netns};
 use rdmesh_fabric::{Client, ClientError, Isolation, Name};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -122,16 +122,11 @@ fn addresses(info: &EndpointInfo) -> String {
 
 fn request(name: Name, place: PlaceOptions, allowed_uid: Option<u32>, isolation: Isolation) -> CreateEndpoint {
     CreateEndpoint {
-        name,
-        network: place.net,
         vni: place.vni,
         addresses: place.ip,
         quota: place.quota.quota(),
         allowed_uid,
-        lifetime: Lifetime::Persistent,
-        take_over: false,
         isolation,
-        netns: None,
-        interface: None,
+        ..CreateEndpoint::new(place.net, name)
     }
 }

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::wish::Wish;
-use rdmesh_fabric::api::{CreateEndpoint, Lifetime, Netns};
-use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Name, Quota, StateDir};
+use rdmesh_fabric::api::{CreateEndpoint, Netns};
+use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Name, StateDir};
 use rustix::fs::{Mode, OFlags, open};
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -49,17 +49,11 @@ impl Router {
         for number in 0..INTERFACES {
             let interface: InterfaceName = format!("rdmesh{number}").parse().expect("a short name");
             let request = CreateEndpoint {
-                name: name_of(id),
-                network: wish.network.clone(),
-                vni: None,
                 addresses: wish.addresses.clone(),
-                quota: Quota::default(),
-                allowed_uid: None,
-                lifetime: Lifetime::Persistent,
-                take_over: false,
                 isolation: Isolation::Given,
                 netns: Some(Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
                 interface: Some(interface.clone()),
+                ..CreateEndpoint::new(wish.network.clone(), name_of(id))
             };
             match self.client.create_endpoint(&request) {
                 Ok(_) => return Ok(()),

@@ -101,6 +101,25 @@ pub struct CreateEndpoint {
     pub interface: Option<InterfaceName>,
 }
 
+impl CreateEndpoint {
+    /// A request for the endpoint `name` of `network` that stays until it is removed, with defaults for everything else.
+    pub fn new(network: Name, name: Name) -> Self {
+        Self {
+            name,
+            network,
+            vni: None,
+            addresses: Vec::new(),
+            quota: Quota::default(),
+            allowed_uid: None,
+            lifetime: Lifetime::default(),
+            take_over: false,
+            isolation: Isolation::default(),
+            netns: None,
+            interface: None,
+        }
+    }
+}
+
 /// A network namespace that there is already.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(untagged)]

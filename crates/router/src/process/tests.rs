@@ -73,19 +73,7 @@ fn config_with_underlay(directory: &TempDir) -> DaemonConfig {
 }
 
 fn request(name: &str) -> CreateEndpoint {
-    CreateEndpoint {
-        name: name.parse().unwrap(),
-        network: "blue".parse().unwrap(),
-        vni: None,
-        addresses: Vec::new(),
-        quota: Quota::default(),
-        allowed_uid: None,
-        lifetime: Lifetime::Persistent,
-        take_over: false,
-        isolation: Isolation::None,
-        netns: None,
-        interface: None,
-    }
+    CreateEndpoint { isolation: Isolation::None, ..CreateEndpoint::new("blue".parse().unwrap(), name.parse().unwrap()) }
 }
 
 fn status_of<T: std::fmt::Debug>(result: Result<T, ClientError>) -> u16 {
