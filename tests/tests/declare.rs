@@ -22,6 +22,7 @@ policies:
   policy:
     rate: {bits_per_second: 1000000000}
     weight: 200
+    quota: {qps: 7}
 endpoints:
 - network: blue
   name: server
@@ -44,7 +45,12 @@ fn a_router_becomes_what_a_file_says_and_tells_it_again() {
 
     let done = apply(SITE, &[]).ok().text;
     assert!(done.contains("created endpoint `blue/server`") && done.contains("created: 5, changed: 0"), "{done}");
-    assert_eq!(lab.api("/v1/endpoints")[0]["addresses"][0], "10.7.0.9");
+    let made = &lab.api("/v1/endpoints")[0];
+    assert_eq!(
+        (&made["addresses"][0], &made["quota"]["qps"]),
+        (&"10.7.0.9".into(), &7.into()),
+        "the policy's quota holds"
+    );
     let again = apply(SITE, &[]).ok().text;
     assert_eq!(again.trim(), "created: 0, changed: 0, removed: 0, unchanged: 5");
     // What is there reads as the file does, in both formats.

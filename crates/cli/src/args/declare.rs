@@ -1,5 +1,6 @@
 //! Options of `rdmesh apply` and `rdmesh get`.
 
+use super::OutputOptions;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
@@ -12,9 +13,8 @@ pub(crate) struct ApplyOptions {
     /// Show what would be created and changed, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) output: OutputOptions,
 }
 
 /// Options of `rdmesh get`.

@@ -1,7 +1,7 @@
 //! Declarations: the objects of a file, or of a router.
 
 use crate::args::Kind;
-use rdmesh_fabric::api::{CreateEndpoint, CreateNetwork, EndpointInfo, Lifetime, ScopePolicy};
+use rdmesh_fabric::api::{CreateEndpoint, CreateNetwork, EndpointInfo, ScopePolicy};
 use rdmesh_fabric::{Client, ClientError, InvalidField, Isolation, Name, Pool, Quota, SecurityGroup, Tenant, Validate};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -80,7 +80,7 @@ impl Declaration {
         Ok(parsed)
     }
 
-    /// What a router, or its cluster, has: networks that were made for an endpoint too, but no endpoint that goes with a program.
+    /// Objects of a router, or of its cluster: networks that were made for an endpoint too, but no endpoint that goes with a program.
     pub(super) fn of_router(client: &Client) -> Result<Self, ClientError> {
         let networks = client.networks()?.into_iter().map(|network| CreateNetwork {
             name: network.name,
@@ -113,7 +113,7 @@ impl Declaration {
 
     /// As it is printed: without what is null or empty, which reads as the same.
     pub(super) fn to_value(&self) -> Value {
-        without_defaults(serde_json::to_value(self).unwrap_or_default())
+        without_defaults(serde_json::to_value(self).expect("objects of the API are JSON"))
     }
 
     /// The objects in the order in which they are made: networks after their tenants, endpoints last.
@@ -168,17 +168,31 @@ impl Object {
         }
     }
 
-    /// Its fields.
+    /// The object in JSON, as the API has it; lists in one order, for all of them are sets.
     pub(super) fn fields(&self) -> Value {
-        match self {
+        let fields = match self {
             Self::Tenant(tenant) => serde_json::to_value(tenant),
             Self::Network(network) => serde_json::to_value(network),
             Self::Group(group) => serde_json::to_value(group),
             Self::Policy(policy) => serde_json::to_value(policy),
             Self::Pool(pool) => serde_json::to_value(pool),
             Self::Endpoint(endpoint) => serde_json::to_value(endpoint),
+        };
+        let mut fields = fields.expect("objects of the API are JSON");
+        for list in fields.as_object_mut().into_iter().flatten().filter_map(|(_, value)| value.as_array_mut()) {
+            list.sort_by_key(Value::to_string);
         }
-        .unwrap_or_default()
+        fields
+    }
+
+    /// Whether a policy may have lowered the numbers of a field when the object was made.
+    pub(super) fn is_lowered(&self, field: &str) -> bool {
+        matches!((self, field), (Self::Endpoint(_), "quota"))
+    }
+
+    /// Whether it is a policy that lowers quotas.
+    pub(super) fn lowers_quotas(&self) -> bool {
+        matches!(self, Self::Policy(ScopePolicy { policy: Some(policy), .. }) if policy.quota.is_some())
     }
 
     /// Whether a field that is left out means "whatever it is".
@@ -232,19 +246,7 @@ impl Object {
 impl StayingEndpoint {
     fn request(&self) -> CreateEndpoint {
         let Self { name, network, addresses, quota, allowed_uid, isolation } = self.clone();
-        CreateEndpoint {
-            name,
-            network,
-            vni: None,
-            addresses,
-            quota,
-            allowed_uid,
-            lifetime: Lifetime::Persistent,
-            take_over: false,
-            isolation,
-            netns: None,
-            interface: None,
-        }
+        CreateEndpoint { addresses, quota, allowed_uid, isolation, ..CreateEndpoint::new(network, name) }
     }
 }
 

@@ -31,11 +31,11 @@ pub(crate) fn apply(options: &ApplyOptions, client: &Client) -> Result<(), Failu
                 Failure::new(format_args!("{} `{}`: {error}{made}", change.object().kind(), change.object().key()))
             })?;
         }
-        if !options.json {
+        if !options.output.json {
             print_line(change.describe(options.dry_run))?;
         }
     }
-    if options.json {
+    if options.output.json {
         return print_json(&plan.report(options.dry_run));
     }
     let [created, changed, removed] = [Action::Create, Action::Change, Action::Remove].map(|action| plan.count(action));

@@ -12,7 +12,7 @@ pub(super) struct Plan {
     unchanged: usize,
 }
 
-/// What becomes of an object.
+/// Kind of a change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Action {
@@ -41,10 +41,11 @@ impl Plan {
     /// The changes after which there is what is `wanted`, beside what is there. An error where an object has to be removed first.
     pub(super) fn new(wanted: &Declaration, present: &Declaration) -> Result<Self, DeclarationError> {
         let present: BTreeMap<_, _> = present.objects().map(|object| ((object.kind(), object.key()), object)).collect();
+        let has_quotas = present.values().any(Object::lowers_quotas);
         let mut plan = Self { changes: Vec::new(), unchanged: 0 };
         for object in wanted.objects() {
             let differences = match present.get(&(object.kind(), object.key())) {
-                Some(there) => Some(differences(&object, there)?),
+                Some(there) => Some(differences(&object, there, has_quotas)?),
                 None if object.is_none() => Some(Vec::new()),
                 None => None,
             };
@@ -111,8 +112,8 @@ impl Change {
     }
 }
 
-/// Fields of an object that are to change.
-fn differences(wanted: &Object, present: &Object) -> Result<Vec<Difference>, DeclarationError> {
+/// Fields of an object that are to change, on a router that `has_quotas` among its policies.
+fn differences(wanted: &Object, present: &Object, has_quotas: bool) -> Result<Vec<Difference>, DeclarationError> {
     let (to, from) = (wanted.fields(), present.fields());
     let mut found = Vec::new();
     for (field, to) in to.as_object().into_iter().flatten() {
@@ -122,6 +123,9 @@ fn differences(wanted: &Object, present: &Object) -> Result<Vec<Difference>, Dec
         }
         let before = found.len();
         compare(field, from.get(field).unwrap_or(&Value::Null), to, &mut found);
+        if has_quotas && wanted.is_lowered(field) {
+            found.retain(|difference| difference.from.as_u64() > difference.to.as_u64());
+        }
         if let (Some(difference), Some(remedy)) = (found.get(before), wanted.fixed(field)) {
             let Difference { field, from, to } = difference;
             let why = format!("`{field}` is {from} and cannot be changed to {to}: {remedy}");
@@ -197,5 +201,21 @@ endpoints: [{network: blue, name: server, addresses: [10.7.0.9]}]";
         assert!(endpoint.contains("rdmesh endpoint rm server --net blue"), "{endpoint}");
         assert!(refused("pools: [{network: blue, name: fn, size: 8, rest_seconds: 7}]").contains("rest_seconds"));
         assert_eq!(plan("pools: [{network: blue, name: fn, size: 9}]", present).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn neither_an_order_nor_a_policys_lower_quota_is_a_difference() {
+        let endpoint = |addresses: &str, qps: u32| {
+            format!("endpoints: [{{network: blue, name: a, addresses: [{addresses}], quota: {{qps: {qps}}}}}]")
+        };
+        let policy = "\npolicies: [{scope: host/a, policy: {quota: {qps: 7}}}]";
+        let present = endpoint("10.7.0.9, 'fd00::9'", 7);
+        assert_eq!(plan(&endpoint("'fd00::9', 10.7.0.9", 7), &present), Ok(vec![]));
+        let wanted = endpoint("", 64);
+        assert_eq!(plan(&wanted, &(present.clone() + policy)), Ok(vec![]));
+        let refused = plan(&wanted, &present).unwrap_err();
+        assert!(refused.contains("`quota.qps` is 7 and cannot be changed to 64"), "{refused}");
+        let lower = plan(&endpoint("", 3), &(present + policy)).unwrap_err();
+        assert!(lower.contains("`quota.qps` is 7 and cannot be changed to 3"), "{lower}");
     }
 }
