@@ -2,7 +2,7 @@
 //! hosts.
 
 use rdmesh_tests::{Cluster, Site, all, until};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One site on each of the three hosts, at the same addresses on each network.
 fn sites(cluster: &Cluster, net: &str) -> Vec<Site> {
@@ -89,12 +89,8 @@ fn a_store_that_is_away_stops_nothing() {
     let address = offline.address().to_owned();
     sites[0].run(&format!("ping -c 1 -W 5 {address}"));
     // On a network that this host knows nothing of there is none in reserve.
-    let started = Instant::now();
     let refused = cluster.lab(0).command(&["endpoint", "add", "new", "--net", "unheard-of"]);
-    let says_why =
-        ["the store cannot be reached", "store does not answer"].iter().any(|why| refused.text.contains(why));
-    assert!(!refused.status.success() && says_why, "{}", refused.text);
-    println!("refused after {:?}", started.elapsed());
+    assert!(!refused.status.success() && refused.text.contains("the store cannot be reached"), "{}", refused.text);
     cluster.start_store();
     until(LIMIT, "the endpoint is known elsewhere", || {
         let known: Vec<String> = cluster.known(1, "blue").into_iter().map(|(address, _)| address).collect();

@@ -1,10 +1,10 @@
 //! Routers of one store: they find each other, go on when it is away, and replace each other.
 
-use rdmesh_tests::etcd::{Etcd, Security, in_network};
+use rdmesh_tests::etcd::{Etcd, Proxy, Security, in_network};
 use rdmesh_tests::{Endpoint, Lab, Options, Peer, Program, until};
 use serde_json::Value;
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
 /// A router without privilege at a loopback address of its own.
@@ -141,6 +141,37 @@ fn an_address_is_free_when_its_program_has_ended() {
         assert!(other.text.contains("which is gone since a moment"), "{}", other.text);
         let taken = lab.run_in(&Endpoint::at("job", "blue", "10.7.0.9"), LIMIT, &["true"]);
         assert!(taken.text.contains("an endpoint of this host"), "{}", taken.text);
+    });
+}
+
+#[test]
+fn a_host_whose_store_stands_still_refuses_at_once_when_it_knows() {
+    in_network(|| async {
+        let etcd = Etcd::start(1, Security::None);
+        let proxy = Proxy::start(etcd.port(0)).await;
+        let url = format!("etcd://127.0.0.1:{}?timeout=2&insecure", proxy.port());
+        let aside = async |work: fn(&Lab), lab: Lab| {
+            // The proxy goes on beside it.
+            let done = tokio::task::spawn_blocking(move || {
+                work(&lab);
+                lab
+            });
+            done.await.expect("no panic")
+        };
+        let lab = aside(|lab| drop(add(lab, "first", &[])), router(0, &url)).await;
+        proxy.swallow(true);
+        let refused = |lab: &Lab| {
+            until(LIMIT * 2, "the host has noticed", || {
+                let started = Instant::now();
+                let refused = lab.command(&["endpoint", "add", "new", "--net", "unheard-of"]);
+                assert!(!refused.status.success());
+                println!("refused after {:?}: {}", started.elapsed(), refused.text.trim());
+                refused.text.contains("store does not answer").then_some(())
+            });
+            // Of the addresses in reserve it still gives.
+            add(lab, "second", &[]);
+        };
+        drop(aside(refused, lab).await);
     });
 }
 

@@ -286,14 +286,14 @@ impl Work {
         let living = self.living();
         for endpoint in &living {
             let key = FullName::of(endpoint);
-            let has_predecessor = going.iter().any(|gone| (&gone.network, &gone.name) == (&key.network, &key.name));
+            let has_predecessor = going.iter().any(|gone| FullName::of(gone) == key);
             if !self.published.contains(&key) && !has_predecessor && self.publish(endpoint).await {
                 self.published.insert(key);
             }
         }
         let networks: BTreeSet<Name> = living.into_iter().map(|endpoint| endpoint.network).collect();
+        self.follow_networks(networks.clone()).await;
         self.stock(&networks).await;
-        self.follow_networks(networks).await;
     }
 
     /// Gets addresses for endpoints to come.
