@@ -25,7 +25,7 @@ pub struct Device<'a, P: Platform> {
 }
 
 impl<P: Platform> Device<'_, P> {
-    /// What it has beside queue pairs.
+    /// Its protection domains, regions, queues and handles: everything but queue pairs.
     pub fn context(&self) -> &Context<P> {
         self.cx
     }

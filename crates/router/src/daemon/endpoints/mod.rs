@@ -79,7 +79,7 @@ struct Caller<'a> {
     process: BorrowedFd<'a>,
 }
 
-/// What endpoints are made with.
+/// Parts of the router that endpoints are made with.
 pub(super) struct EndpointParts {
     pub(super) config: Arc<DaemonConfig>,
     pub(super) library: Library,
