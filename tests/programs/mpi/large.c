@@ -1,10 +1,12 @@
 // large [CASE...]: large messages, in every way in which MPI may send and receive them, and what must not be taken for one.
 //
 // Output as of `mpi`. Half of the ranks are on one endpoint, half on another: rank r and rank r + size/2 have the network between them.
+// With REST in the environment, each rank rests for so many milliseconds before MPI_Finalize.
 #include "check.h"
 #include <stdlib.h>
 #include <string.h>
 #include <stdio.h>
+#include <unistd.h>
 
 enum { TAG = 5, LARGE = 200000 };
 extern const struct test_case completion[], memory[];
@@ -323,6 +325,9 @@ int main(int argc, char **argv) {
     MPI_Init(&argc, &argv);
     int held = run_cases(lists, argc - 1, argv + 1);
     if (rank == 0) printf("all %d cases hold\n", held);
+    fflush(stdout);
+    const char *rest = getenv("REST");
+    if (rest) usleep((useconds_t)atoi(rest) * 1000);
     MPI_Finalize();
     return 0;
 }
