@@ -89,13 +89,26 @@ impl Trunk {
     pub(crate) fn make_qp(&mut self, device: &mut Device) -> Result<u32, Errno> {
         let qp = device.create_qp(self.pd, REQUESTS)?;
         let (receives, sends) = qp.capacities();
-        let count = receives + sends;
-        let (memory, fd) = SharedMemory::create("rdmesh-relay-buffers", count as usize * BATCH)?;
-        let region = device.register(self.pd, &memory, fd.as_fd())?;
+        let (memory, region) = match Self::register_buffers(device, self.pd, receives + sends) {
+            Ok(registered) => registered,
+            Err(errno) => {
+                // The error that is told is the first.
+                let _ = device.destroy_qp(&qp);
+                return Err(errno);
+            }
+        };
         let qpn = qp.qpn;
         self.qp = Some((qp, Buffers { memory, region, receives, sends, posted: 0 }));
         (0..receives).for_each(|buffer| self.post_buffer(device, buffer));
         Ok(qpn)
+    }
+
+    /// Memory for `count` batches: whole pages, of which a virtual machine's are registered.
+    fn register_buffers(device: &mut Device, pd: Pd, count: u32) -> Result<(SharedMemory, Region), Errno> {
+        let len = (count as usize * BATCH).next_multiple_of(PAGE);
+        let (memory, fd) = SharedMemory::create("rdmesh-relay-buffers", len)?;
+        let region = device.register(pd, &memory, fd.as_fd())?;
+        Ok((memory, region))
     }
 
     /// Its queue pair.
@@ -216,6 +229,7 @@ impl Trunk {
 const REQUESTS: u32 = 127;
 /// Messages that may wait: more than all streams have to say at a time.
 const WAITING: usize = 4 * rdmesh_streams::inbox::STREAMS;
+const PAGE: usize = 4096;
 const RECEIVED: u64 = 1 << 63;
 
 #[cfg(test)]
