@@ -63,8 +63,17 @@ impl Machine {
 
     /// Starts a program that sees the device. No argument may contain a tab or a line's end.
     pub fn start(&self, command: &[&str]) -> Job<'_> {
+        self.start_with(&[], command)
+    }
+
+    /// Starts a program whose connections are accelerated.
+    pub fn start_accelerated(&self, command: &[&str]) -> Job<'_> {
+        self.start_with(&["--accel"], command)
+    }
+
+    fn start_with(&self, options: &[&str], command: &[&str]) -> Job<'_> {
         let mut words = vec![program(), "run".into()];
-        words.extend(command.iter().map(|word| (*word).to_owned()));
+        words.extend(options.iter().chain(command).map(|word| (*word).to_owned()));
         self.guest.start_command(&words)
     }
 

@@ -273,6 +273,59 @@ fn a_guest_that_means_harm_reaches_nothing_but_itself() {
     exchange(&machines, "ibv_rc_pingpong", "-c -g 0 -n 100");
 }
 
+/// Accelerated connections of a guest: all to one endpoint share one reliable connection.
+#[test]
+fn connections_of_guests_go_over_the_device() {
+    let Some(lab) = lab() else { return };
+    let machines = Machine::pair(&lab);
+    let [server, client] = &machines;
+    let (agent, _other) = (server.serve(), client.serve());
+    let streams = rdmesh_tests::root().join("tests/programs/sockets/streams.py").display().to_string();
+    let (port, address) = (PORT.to_string(), server.address());
+    let serve = |connections: &str, megabytes: &str| {
+        let job = server.start_accelerated(&["python3", &streams, "serve", &port, connections, megabytes]);
+        job.wait_listening(PORT);
+        job
+    };
+    let are_right = |text: &str| assert!(text.contains("streams are right"), "{text}");
+    let queue_pairs = || -> Vec<usize> {
+        let contexts = lab.api("/v1/contexts");
+        contexts.as_array().into_iter().flatten().filter_map(|context| Some(context["qps"].as_array()?.len())).collect()
+    };
+    // Between guests.
+    let job = serve("8", "8");
+    let connect = ["python3", &streams, "connect", &address, &port, "8", "8"];
+    let other = client.start_accelerated(&connect);
+    until(LIMIT, "bytes go over the device", || (lab.messages() > 100).then_some(()));
+    assert_eq!(queue_pairs(), [1, 1], "a queue pair of each relay's");
+    [job, other].into_iter().for_each(|job| are_right(&job.finish(LIMIT).ok().text));
+    // From a container of the same host.
+    let container = Endpoint::at("c", machine::NETWORK, "10.7.0.4").with(&["--accel"]);
+    let job = serve("3", "24");
+    let connect = ["python3", &streams, "connect", &address, &port, "3", "24"];
+    let other = lab.start_in(&container, &connect);
+    until(LIMIT, "the container's connections share another one", || queue_pairs().contains(&2).then_some(()));
+    are_right(&other.finish(LIMIT).ok().text);
+    are_right(&job.finish(LIMIT).ok().text);
+    // A stock program.
+    let redis = server.start_accelerated(&["redis-server", "--port", &port, "--save", "", "--protected-mode", "no"]);
+    redis.wait_listening(PORT);
+    let before = lab.messages();
+    let benchmark = ["redis-benchmark", "-h", &address, "-p", &port, "-t", "set,get", "-n", "2000", "-c", "8", "-q"];
+    let output = client.start_accelerated(&benchmark).finish(LIMIT).ok();
+    assert!(output.text.contains("GET: "), "{}", output.text);
+    assert!(lab.messages() > before + 1000, "{} messages of 4,000 requests", lab.messages() - before);
+    redis.kill();
+    drop(redis);
+    // Without its relay a connection goes on over TCP.
+    let job = serve("4", "16");
+    let connect = ["python3", &streams, "connect", &address, &port, "4", "16"];
+    let (other, before) = (client.start_accelerated(&connect), lab.messages());
+    until(LIMIT, "bytes go over the device", || (lab.messages() > before + 100).then_some(()));
+    agent.kill();
+    [job, other].into_iter().for_each(|job| are_right(&job.finish(LIMIT).ok().text));
+}
+
 /// Numbers that a shell command prints in a machine.
 fn numbers(machine: &Machine, script: &str) -> Vec<i64> {
     let text = machine.run_plain(&["sh", "-c", script]).ok().text;

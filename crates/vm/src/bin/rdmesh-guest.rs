@@ -3,13 +3,14 @@
 use clap::{Parser, Subcommand};
 use rdmesh_mpi::launch;
 use rdmesh_mpi::launcher::Launcher;
-use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME};
+use rdmesh_uverbs::session::{LIBRARY_NAME, MPI_LIBRARY_NAME, SOCKETS_LIBRARY_NAME};
 use rdmesh_vm::guest::{Agent, DIRECTORY, doctor};
 use rdmesh_vm::host::spawn_bound;
 use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, ExitStatus};
+use tracing_subscriber::EnvFilter;
 
 /// RDMA device of the host's for programs in a virtual machine
 #[derive(Parser)]
@@ -44,6 +45,9 @@ enum Verb {
         /// Directory that the agent was given
         #[arg(long, default_value = DIRECTORY)]
         directory: PathBuf,
+        /// Accelerate the program's TCP connections to programs that are started so too, here or in other endpoints
+        #[arg(long)]
+        accel: bool,
         /// Program and its arguments
         #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         command: Vec<OsString>,
@@ -68,7 +72,7 @@ fn main() -> ExitCode {
     let done = match Args::parse().command {
         Verb::Serve { directory } => serve(&directory),
         Verb::Doctor { directory } => return examine(&directory),
-        Verb::Run { directory, command } => run(&directory, &command),
+        Verb::Run { directory, accel, command } => run(&directory, accel, &command),
         Verb::Mpi { directory, quiet, command } => return mpi(&directory, quiet, &command),
     };
     match done {
@@ -83,6 +87,8 @@ fn failure(error: &dyn std::error::Error) -> ExitCode {
 }
 
 fn serve(directory: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let agent = Agent::join(directory)?;
     println!("rdmesh-guest: the device is at {}", agent.directory().display());
     agent.serve()?;
@@ -100,8 +106,12 @@ fn examine(directory: &Path) -> ExitCode {
     if findings.iter().all(|finding| finding.result.is_ok()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
-fn run(directory: &Path, command: &[OsString]) -> Result<(), Box<dyn std::error::Error>> {
-    let mut preload = library(directory)?.into_os_string();
+fn run(directory: &Path, is_accelerated: bool, command: &[OsString]) -> Result<(), Box<dyn std::error::Error>> {
+    let mut preload = library(directory, LIBRARY_NAME)?.into_os_string();
+    if is_accelerated {
+        preload.push(":");
+        preload.push(library(directory, SOCKETS_LIBRARY_NAME)?);
+    }
     if let Some(existing) = std::env::var_os("LD_PRELOAD").filter(|existing| !existing.is_empty()) {
         preload.push(":");
         preload.push(existing);
@@ -111,9 +121,9 @@ fn run(directory: &Path, command: &[OsString]) -> Result<(), Box<dyn std::error:
     Err(format!("{}: {error}", program.display()).into())
 }
 
-/// The library by which programs see the device.
-fn library(directory: &Path) -> Result<PathBuf, String> {
-    let library = directory.join(LIBRARY_NAME);
+/// A library for programs: the agent has it from the host.
+fn library(directory: &Path, name: &str) -> Result<PathBuf, String> {
+    let library = directory.join(name);
     match library.exists() {
         true => Ok(library),
         false => Err(format!("{} does not exist: start `rdmesh-guest serve` as root", library.display())),
@@ -138,7 +148,7 @@ fn mpi(directory: &Path, quiet: bool, command: &[OsString]) -> ExitCode {
 
 fn start_mpi(directory: &Path, command: &[OsString]) -> Result<(Launcher, ExitStatus), Box<dyn std::error::Error>> {
     let [program, arguments @ ..] = command else { return Err("no command".into()) };
-    let libraries = [library(directory)?, directory.join(MPI_LIBRARY_NAME)];
+    let libraries = [library(directory, LIBRARY_NAME)?, library(directory, MPI_LIBRARY_NAME)?];
     let launcher = Launcher::start()?;
     // Ranks that ssh starts in other guests find the device at the same place.
     let endpoint = [(ENDPOINT_ENV, directory.into())];

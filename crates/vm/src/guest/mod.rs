@@ -3,6 +3,9 @@
 //! It runs as root. A program's library connects to the agent's socket as it would to a router's; each connection is served by a thread
 //! of its own, over a vsock stream of its own. Memory that a program shares stays pinned until the host has said that it no
 //! longer touches it, also when the program is killed: the agent has it mapped and pinned itself.
+//!
+//! Connections of accelerated programs to other endpoints are carried by a relay, as a router has one for each endpoint. Here it is
+//! a thread of the agent, and a program like any other to the agent: its device comes by the agent's own socket.
 
 mod context;
 pub mod doctor;
@@ -15,6 +18,8 @@ mod stream;
 mod tree;
 
 use context::Contexts;
+use rdmesh_relay::{Relay, Relays};
+use rdmesh_streams::RELAY_NAME;
 use rdmesh_uverbs::page::WORKERS_LEN;
 use rdmesh_uverbs::session::{GUEST_NAME, SOCKET_NAME};
 use rdmesh_uverbs::shared::SharedMemory;
@@ -37,6 +42,8 @@ pub struct Agent {
     control: OwnedFd,
     listener: OwnedFd,
     shared: Arc<Shared>,
+    /// Serves accelerated programs, for as long as the agent is there.
+    _relay: (Relay, Relays),
 }
 
 /// State of all sessions.
@@ -77,10 +84,14 @@ impl Agent {
         let (_, workers) =
             SharedMemory::create_published("rdmesh-workers", WORKERS_LEN).map_err(|errno| failed(errno.into()))?;
         std::fs::write(staging.path().join(GUEST_NAME), "").map_err(failed)?;
-        let listener = serve_at(&staging.path().join(SOCKET_NAME)).map_err(failed)?;
+        let listen = |name, flags| listen_at(&staging.path().join(name), flags).map_err(failed);
+        let listener = listen(SOCKET_NAME, SocketFlags::CLOEXEC)?;
+        let streams = listen(RELAY_NAME, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
         staging.publish().map_err(failed)?;
+        let relays = Relays::start().map_err(|errno| failed(errno.into()))?;
+        let relay = relays.add(&directory.join(SOCKET_NAME), streams).map_err(|errno| failed(errno.into()))?;
         let shared = Arc::new(Shared { token, contexts: Contexts::default(), workers });
-        Ok(Self { directory: directory.to_owned(), control, listener, shared })
+        Ok(Self { directory: directory.to_owned(), control, listener, shared, _relay: (relay, relays) })
     }
 
     /// The endpoint's directory.
@@ -127,8 +138,8 @@ fn accept_programs(listener: &OwnedFd, shared: &Arc<Shared>) {
 }
 
 /// A socket for programs of all users.
-fn serve_at(path: &Path) -> io::Result<OwnedFd> {
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
+fn listen_at(path: &Path, flags: SocketFlags) -> io::Result<OwnedFd> {
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     chmod(path, Mode::from_raw_mode(0o666))?;
     listen(&socket, 128)?;
