@@ -514,3 +514,64 @@ int case_added_after_rings(void) {
     CHECK(epoll_ctl(set, EPOLL_CTL_DEL, p.b, NULL) == 0 && epoll_wait(set, &event, 1, 0) == 0);
     return 0;
 }
+
+static bool is_writable_by_epoll(int fd, int milliseconds) {
+    int set = epoll_with(fd, EPOLLOUT);
+    bool is_writable = next_event(set, fd, milliseconds) == EPOLLOUT;
+    close(set);
+    return is_writable;
+}
+
+static bool is_writable_by_poll(int fd, int milliseconds) {
+    struct pollfd one = {.fd = fd, .events = POLLOUT};
+    return poll(&one, 1, milliseconds) == 1;
+}
+
+static bool is_writable_by_select(int fd, int milliseconds) {
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(fd, &set);
+    struct timeval time = {.tv_sec = milliseconds / 1000};
+    return select(fd + 1, NULL, &set, NULL, &time) == 1;
+}
+
+struct drained {
+    int fd;
+    size_t bytes;
+};
+
+static void *drain_later(void *argument) {
+    struct drained *drained = argument;
+    static unsigned char bytes[1 << 16];
+    usleep(50000);
+    for (size_t left = drained->bytes; left > 0;) {
+        ssize_t len = recv(drained->fd, bytes, left < sizeof bytes ? left : sizeof bytes, 0);
+        CHECK(len > 0);
+        left -= len;
+    }
+    return NULL;
+}
+
+// Who asks whether there is space before each call never makes one in vain: nothing but the question tells that it waits.
+int case_filled_to_the_last_byte(void) {
+    static bool (*const ways[])(int, int) = {is_writable_by_epoll, is_writable_by_poll, is_writable_by_select};
+    static unsigned char bytes[1 << 10];
+    for (size_t way = 0; way < sizeof ways / sizeof *ways; way++) {
+        struct pair p = connected();
+        nonblocking(p.a);
+        for (int round = 0; round < 5; round++) {
+            struct drained drained = {.fd = p.b};
+            while (ways[way](p.a, 0)) {
+                ssize_t len = send(p.a, bytes, sizeof bytes, 0);
+                CHECK(len > 0);
+                drained.bytes += len;
+            }
+            pthread_t reader;
+            CHECK(pthread_create(&reader, NULL, drain_later, &drained) == 0);
+            double begin = seconds();
+            CHECK(ways[way](p.a, 10000) && seconds() - begin < 5);
+            CHECK(pthread_join(reader, NULL) == 0);
+        }
+    }
+    return 0;
+}

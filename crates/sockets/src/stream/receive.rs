@@ -279,7 +279,13 @@ impl Stream {
             let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };
             return real::poll(&raw mut poll, 1, 0) > 0;
         };
-        channel.kernel() & (FIN | ENDED) != 0 || channel.out().free() != Ok(0)
+        let ring = channel.out();
+        if channel.kernel() & (FIN | ENDED) != 0 || ring.free() != Ok(0) {
+            return true;
+        }
+        // Who waits for space need not have found the ring full by a call: it may have filled it to the last byte.
+        ring.wish_for_space();
+        ring.free() != Ok(0)
     }
 
     /// Number that changes with each byte that comes, for edge-triggered events.
