@@ -2,6 +2,7 @@
 
 use crate::{LIMIT, rounds};
 use rdmesh_tests::{Endpoint, Hosts, Lab, Output, Program, until};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -9,7 +10,16 @@ const PORT: u16 = 7777;
 
 /// The program of known bytes, with arguments.
 fn streams(arguments: &[&str]) -> Vec<String> {
-    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs/sockets/streams.py");
+    script("streams.py", arguments)
+}
+
+/// The program that measures how evenly connections are served, with arguments.
+fn shares(arguments: &[&str]) -> Vec<String> {
+    script("shares.py", arguments)
+}
+
+fn script(name: &str, arguments: &[&str]) -> Vec<String> {
+    let program = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("programs/sockets").join(name);
     let program = program.display().to_string();
     ["python3", &program].iter().chain(arguments).map(|word| (*word).to_owned()).collect()
 }
@@ -170,6 +180,29 @@ fn noise_at_the_relays_harms_only_its_own_endpoint() {
     assert!(output.text.contains("messages were sent") && !output.text.starts_with("0 "), "{}", output.text);
     assert_eq!(lab.router_pid(), router, "another router");
     ends.exchange(5, 2, || ());
+}
+
+/// All connections between two endpoints go over one reliable connection, and none of them is left behind.
+#[test]
+fn many_connections_share_one_queue_pair_evenly() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let (port, connections) = (PORT.to_string(), rounds(200, 1000));
+    let number = connections.to_string();
+    let server = ends.serve(&shares(&["serve", &port, &number, "6"]));
+    let client = ends.start_client(&shares(&["pour", "10.7.0.2", &port, &number, "10"]));
+    let relay = until(LIMIT, "all connections have rings", || {
+        let contexts = hosts.lab(0).api("/v1/contexts");
+        let of_all = |context: &Value| context["mrs"].as_u64().is_some_and(|regions| regions > connections as u64);
+        contexts.as_array()?.iter().find(|context| of_all(context)).cloned()
+    });
+    assert_eq!(relay["qps"].as_array().map(Vec::len), Some(1), "{relay}");
+    let output = server.finish(LIMIT).ok();
+    client.finish(LIMIT).ok();
+    let figures: Vec<f64> = output.text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    let [jain, megabytes, least, most] = figures[..] else { panic!("{}", output.text) };
+    eprintln!("{connections} connections: Jain {jain}, {megabytes} MB, {least} to {most} kB each");
+    assert!(jain > 0.8 && least > 0.0, "{}", output.text);
 }
 
 #[test]

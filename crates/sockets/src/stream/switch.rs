@@ -393,11 +393,11 @@ pub(super) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
 const PATIENCE: u32 = 64;
 /// Likewise of the end that accepts, which waits for the other one's offer.
 const ACCEPTORS_PATIENCE: u32 = 1000;
-/// And of one whose other end is in another endpoint, and offers for a third of a second.
+/// And of one whose other end is in another endpoint, and offers for some seconds.
 const RELAYED_PATIENCE: u32 = 100_000;
 /// Offers to the relay, after which the other end is taken to be without this library; and the pause after the first of them. Each
-/// pause is four times as long: the last offer comes after a third of a second.
-const OFFERS: u32 = 6;
+/// pause is four times as long: the last offer comes after five seconds, for hosts on which a thousand connections begin at once.
+const OFFERS: u32 = 8;
 const FIRST_PAUSE_NS: u64 = 1_000_000;
 /// Longest wait for a peer to go back to TCP.
 const FREEZE_NS: u64 = 1_000_000_000;
