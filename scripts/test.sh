@@ -154,7 +154,7 @@ part_newest() {
 part_rootless() {
     need run test
     build_product tested
-    run_tests rootless state restart declare
+    run_tests rootless state restart declare events
 }
 
 part_docker() {

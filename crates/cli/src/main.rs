@@ -12,6 +12,7 @@ mod declare;
 mod doctor;
 mod elf;
 mod endpoint;
+mod events;
 mod failure;
 mod faults;
 mod group;
@@ -36,12 +37,10 @@ mod up;
 mod vm;
 
 use args::{
-    Args, ChainCommand, Command, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand,
-    TenantCommand,
+    Args, Command, GroupCommand, KeyCommand, LingerCommand, NetworkCommand, PeerCommand, PolicyCommand, TenantCommand,
 };
 use clap::Parser;
 use failure::Failure;
-use rdmesh_fabric::api::ChainAction;
 use rdmesh_fabric::{Client, StateDir};
 use std::process::ExitCode;
 
@@ -77,13 +76,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Mpi(options) => return mpi::mpi(&options),
         Command::Endpoint(command) => endpoint::execute(command, &client),
         Command::Pool(command) => pool::execute(command, &client),
-        Command::Chain(ChainCommand::Ls(options)) => chain::list(&options, &client),
-        Command::Chain(ChainCommand::Top(options)) => chain::top(&options, &client),
-        Command::Chain(ChainCommand::Show(options)) => chain::show(&options, &client),
-        Command::Chain(ChainCommand::Trace(options)) => chain::trace(&options, &client),
-        Command::Chain(ChainCommand::Stop(options)) => chain::control(&options, ChainAction::Stop, &client),
-        Command::Chain(ChainCommand::Resume(options)) => chain::control(&options, ChainAction::Resume, &client),
-        Command::Chain(ChainCommand::Kill(options)) => chain::control(&options, ChainAction::Kill, &client),
+        Command::Chain(command) => chain::execute(command, &client),
         Command::Tenant(TenantCommand::Add(options)) => tenant::add(&options.tenant(), &client),
         Command::Tenant(TenantCommand::Ls(options)) => tenant::list(&options, &client),
         Command::Tenant(TenantCommand::Rm { name }) => tenant::remove(&name, &client),
@@ -96,7 +89,6 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Policy(PolicyCommand::Rm { scope }) => policy::set(&scope, None, &client),
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
-        Command::Chain(ChainCommand::Limit(options)) => chain::limit(&options, &client),
         Command::Key(KeyCommand::Rotate) => peer::rotate_secret(&client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
@@ -120,6 +112,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Cdi(options) => container::cdi(options, &client),
         Command::Sockets(options) => sockets::list(&options, &client),
         Command::Ps(options) => show::ps(&options, &client),
+        Command::Events(options) => events::events(&options, &client),
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
         Command::Completion { shell } => completion::completion(shell),

@@ -6,6 +6,7 @@ use crate::peer::read_key;
 use crate::show::print_line;
 use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, StateDir};
 use rdmesh_router::daemon::{DaemonConfig, SharedStore};
+use rdmesh_router::events::EventLog;
 use rdmesh_router::io::IoConfig;
 use rdmesh_router::process;
 use rdmesh_store_etcd::{EtcdConfig, EtcdStore};
@@ -17,7 +18,9 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{EnvFilter, LevelFilter};
+use tracing_subscriber::layer::{Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// `rdmesh up`.
 pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
@@ -65,7 +68,9 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
     }
     let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(ansi).init();
+    let events = EventLog::default();
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(ansi).with_filter(filter);
+    tracing_subscriber::registry().with(log).with(events.clone().with_filter(LevelFilter::INFO)).init();
     let config = DaemonConfig {
         state: state.clone(),
         mode: options.mode.into(),
@@ -84,6 +89,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         key: options.key.as_deref().map(read_key).transpose()?,
         store: open_store(options)?,
         local_path: options.local_path.into(),
+        events,
     };
     Ok(process::run(config)?)
 }

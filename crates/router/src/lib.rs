@@ -7,6 +7,7 @@
 //! * [`disposal`]: unmapping and closing, on threads that serve no program.
 //! * [`endpoint`]: an endpoint's directory: socket, sysfs tree, preload library.
 //! * `errands`: threads for jobs that take long.
+//! * [`events`]: the latest events, for who asks.
 //! * [`io`]: the sockets through which the engine reaches other machines.
 //! * [`memory`]: registered tenant memory, as the engine reaches it.
 //! * `netlink`: messages of NETLINK_RDMA.
@@ -23,6 +24,7 @@ pub mod daemon;
 pub mod disposal;
 pub mod endpoint;
 mod errands;
+pub mod events;
 pub mod io;
 pub mod memory;
 mod netlink;

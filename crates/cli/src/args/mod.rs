@@ -111,6 +111,10 @@ pub(crate) enum Command {
     Sockets(OutputOptions),
     /// Show live throughput of every program
     Top(TopOptions),
+    /// Print what has happened on this host: endpoints, hosts, faults, and who has asked the router for which change
+    ///
+    /// Example: rdmesh events --follow
+    Events(EventsOptions),
     /// Show counters
     Stats(OutputOptions),
     /// Check the host and the router for faults, and list programs' failed requests, each with its remedy
@@ -453,6 +457,17 @@ pub(crate) struct CaptureOptions {
     /// Duration of the capture [default: until interrupted]
     #[arg(long)]
     pub(crate) seconds: Option<f64>,
+}
+
+/// Options of `rdmesh events`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct EventsOptions {
+    /// Go on, and print events as they happen
+    #[arg(short, long)]
+    pub(crate) follow: bool,
+    /// One JSON object for each event, on a line of its own
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 /// Options of `rdmesh top`.

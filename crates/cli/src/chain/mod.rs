@@ -3,18 +3,29 @@
 mod top;
 mod trace;
 
-pub(crate) use top::top;
-pub(crate) use trace::trace;
-
-use crate::args::{ChainLimit, ChainOptions, OutputOptions, ShowChain};
+use crate::args::{ChainCommand, ChainLimit, ChainOptions, OutputOptions, ShowChain};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
 use rdmesh_fabric::api::{ChainAction, ChainDetail, ChainFault, ChainInfo, ChainState, ControlChain, SetChainSteps};
 use rdmesh_fabric::{Client, printable};
 
+/// Executes a command on chains.
+pub(crate) fn execute(command: ChainCommand, client: &Client) -> Result<(), Failure> {
+    match command {
+        ChainCommand::Ls(options) => list(&options, client),
+        ChainCommand::Top(options) => top::top(&options, client),
+        ChainCommand::Show(options) => show(&options, client),
+        ChainCommand::Trace(options) => trace::trace(&options, client),
+        ChainCommand::Stop(options) => control(&options, ChainAction::Stop, client),
+        ChainCommand::Resume(options) => control(&options, ChainAction::Resume, client),
+        ChainCommand::Kill(options) => control(&options, ChainAction::Kill, client),
+        ChainCommand::Limit(options) => limit(&options, client),
+    }
+}
+
 /// Lists chains.
-pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
+fn list(options: &OutputOptions, client: &Client) -> Result<(), Failure> {
     let chains = client.chains()?;
     if options.json {
         return print_json(&chains);
@@ -26,14 +37,14 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
 }
 
 /// Stops, resumes or ends a chain.
-pub(crate) fn control(options: &ChainOptions, action: ChainAction, client: &Client) -> Result<(), Failure> {
+fn control(options: &ChainOptions, action: ChainAction, client: &Client) -> Result<(), Failure> {
     let order = ControlChain { device: options.device, group: options.group, action };
     client.control_chain(&options.net, &options.name, &order)?;
     Ok(())
 }
 
 /// Shows a chain.
-pub(crate) fn show(options: &ShowChain, client: &Client) -> Result<(), Failure> {
+fn show(options: &ShowChain, client: &Client) -> Result<(), Failure> {
     let ChainOptions { net, name, device, group } = &options.chain;
     let detail = client.chain(net, name, *device, *group)?;
     if options.output.json { print_json(&detail) } else { print_line(listing(&detail)) }
@@ -79,7 +90,7 @@ fn listing(detail: &ChainDetail) -> String {
 }
 
 /// Sets the budget of steps of an endpoint's chains.
-pub(crate) fn limit(options: &ChainLimit, client: &Client) -> Result<(), Failure> {
+fn limit(options: &ChainLimit, client: &Client) -> Result<(), Failure> {
     client.set_chain_steps(&options.net, &options.name, &SetChainSteps { per_second: options.steps })?;
     Ok(())
 }

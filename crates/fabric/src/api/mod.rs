@@ -1,6 +1,7 @@
 //! JSON types of a router's API: requests and responses.
 
 mod chain;
+mod event;
 mod network;
 mod policy;
 mod pool;
@@ -10,6 +11,7 @@ pub use chain::{
     ChainAction, ChainDetail, ChainFault, ChainInfo, ChainQueue, ChainSlot, ChainState, ChainStep, ControlChain,
     SetChainSteps, TraceChain,
 };
+pub use event::{Event, EventLevel, Events, ORDER};
 pub use network::CreateNetwork;
 pub use policy::ScopePolicy;
 pub use pool::{AcquireEndpoints, PoolInfo, ReleaseEndpoints};

@@ -5,8 +5,8 @@ mod records;
 use crate::api::{
     AcquireEndpoints, ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep,
     ConfineEndpoint, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices,
-    EndpointInfo, FailedRequest, FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints, SetChainSteps,
-    SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
+    EndpointInfo, Events, FailedRequest, FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints,
+    SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
@@ -275,6 +275,14 @@ impl Client {
     /// Sets the injected faults.
     pub fn set_faults(&self, faults: &FaultsText) -> Result<FaultsText, ClientError> {
         self.call(Method::PUT, "/v1/faults", Some(faults))
+    }
+
+    /// The latest events; after the one of number `after`, where that is given: then it waits for some.
+    pub fn events(&self, after: Option<u64>) -> Result<Events, ClientError> {
+        match after {
+            None => self.get("/v1/events"),
+            Some(after) => self.get(&format!("/v1/events/{after}")),
+        }
     }
 
     /// Begins to capture an endpoint's packets.

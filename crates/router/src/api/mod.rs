@@ -7,6 +7,7 @@ mod capture;
 mod chain_rows;
 mod chains;
 mod convert;
+mod events;
 mod groups;
 mod metrics;
 mod openapi;
@@ -22,6 +23,7 @@ mod tunnel;
 pub use state::Caller;
 
 use crate::daemon::Host;
+use crate::events::EventLog;
 use axum::Router;
 use axum::http::StatusCode;
 use refusal::Refusal;
@@ -29,13 +31,14 @@ use state::Api;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// The API of `host`; a request to shut down notifies `stop`.
-pub fn router(host: Arc<Host>, stop: Arc<Notify>) -> Router {
+/// The API of `host` with its `event_log`; a request to shut down notifies `stop`.
+pub fn router(host: Arc<Host>, event_log: EventLog, stop: Arc<Notify>) -> Router {
     let mut router = Router::new();
     for operation in routes::operations() {
         router = router.route(operation.path, operation.handler);
     }
-    router.fallback(nothing_there).with_state(Api::new(host, stop))
+    let recorded = axum::middleware::from_fn(events::record);
+    router.fallback(nothing_there).layer(recorded).with_state(Api::new(host, event_log, stop))
 }
 
 async fn nothing_there() -> Refusal {

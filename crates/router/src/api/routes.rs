@@ -3,7 +3,7 @@
 use super::operation::{Content, Operation, done, json, names, read, schema};
 use super::refusal::Refusal;
 use super::state::{Api, Caller};
-use super::{capture, chains, convert, groups, metrics, openapi, peers, policies, pools, tunnel};
+use super::{capture, chains, convert, events, groups, metrics, openapi, peers, policies, pools, tunnel};
 use axum::Json;
 use axum::extract::rejection::JsonRejection;
 use axum::extract::{ConnectInfo, Path, State};
@@ -28,6 +28,7 @@ pub(super) fn operations() -> Vec<Operation> {
     operations.extend(peers::operations());
     operations.extend(tunnel::operations());
     operations.extend(capture::operations());
+    operations.extend(events::operations());
     operations
 }
 

@@ -2,6 +2,7 @@
 
 use super::refusal::Refusal;
 use crate::daemon::Host;
+use crate::events::EventLog;
 use axum::extract::connect_info::Connected;
 use axum::http::StatusCode;
 use axum::serve::IncomingStream;
@@ -15,12 +16,23 @@ use tokio::task::spawn_blocking;
 pub struct Caller {
     /// Its process id; none if it is in a pid namespace that this process cannot see.
     pub pid: Option<i32>,
+    /// Its user; none if the kernel does not say.
+    pub uid: Option<u32>,
+}
+
+impl Caller {
+    /// Name of its program; none if it has ended.
+    pub(super) fn command(self) -> Option<String> {
+        let name = std::fs::read_to_string(format!("/proc/{}/comm", self.pid?)).ok()?;
+        Some(name.trim_end().to_owned())
+    }
 }
 
 impl Connected<IncomingStream<'_, UnixListener>> for Caller {
     fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let pid = stream.io().peer_cred().ok().and_then(|credentials| credentials.pid());
-        Self { pid: pid.filter(|&pid| pid > 0) }
+        let credentials = stream.io().peer_cred().ok();
+        let pid = credentials.and_then(|credentials| credentials.pid());
+        Self { pid: pid.filter(|&pid| pid > 0), uid: credentials.map(|credentials| credentials.uid()) }
     }
 }
 
@@ -28,13 +40,19 @@ impl Connected<IncomingStream<'_, UnixListener>> for Caller {
 #[derive(Clone)]
 pub(super) struct Api {
     host: Arc<Host>,
+    events: EventLog,
     stop: Arc<Notify>,
 }
 
 impl Api {
-    /// The state for the API of `host`; `stop` is notified when a caller wants the router to end.
-    pub(super) fn new(host: Arc<Host>, stop: Arc<Notify>) -> Self {
-        Self { host, stop }
+    /// The state for the API of `host` with its `events`; `stop` is notified when a caller wants the router to end.
+    pub(super) fn new(host: Arc<Host>, events: EventLog, stop: Arc<Notify>) -> Self {
+        Self { host, events, stop }
+    }
+
+    /// The latest events.
+    pub(super) fn events(&self) -> &EventLog {
+        &self.events
     }
 
     /// Tells the router to end.

@@ -1,6 +1,7 @@
 //! Configuration of a router.
 
 use super::cluster::SharedStore;
+use crate::events::EventLog;
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
@@ -33,6 +34,8 @@ pub struct DaemonConfig {
     pub io: IoConfig,
     /// Path between endpoints of this host.
     pub local_path: LocalPath,
+    /// Where its log's events are kept, as a layer of the log.
+    pub events: EventLog,
 }
 
 impl DaemonConfig {

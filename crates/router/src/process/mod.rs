@@ -2,6 +2,7 @@
 
 use crate::api;
 use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
+use crate::events::EventLog;
 use rdmesh_fabric::StateDir;
 use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -44,7 +45,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_file_limit();
     let instance = Instance::acquire(&config)?;
-    let socket = config.state.api_socket();
+    let (socket, events) = (config.state.api_socket(), config.events.clone());
     let host = match Host::start(config) {
         Ok(host) => Arc::new(host),
         Err(error) => {
@@ -57,7 +58,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
     let served = thread::scope(|scope| {
         scope.spawn(|| host.endpoints().remove_orphans());
-        let served = runtime.block_on(serve(&host, &socket)).map_err(api_failed);
+        let served = runtime.block_on(serve(&host, events, &socket)).map_err(api_failed);
         runtime.shutdown_timeout(REQUEST_TIMEOUT);
         host.endpoints().stop_watching();
         served
@@ -78,12 +79,13 @@ pub fn remove_leftovers(state: &StateDir) -> Result<bool, DaemonError> {
     Ok(Instance::lock(state, rootless)?.clean().map(|()| true)?)
 }
 
-async fn serve(host: &Arc<Host>, socket: &PathBuf) -> io::Result<()> {
+async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = Arc::new(Notify::new());
-    let app = api::router(Arc::clone(host), Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
+    let app =
+        api::router(Arc::clone(host), events, Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
     tracing::info!(socket = %socket.display(), "serving");
     tell_manager(NotifyState::Ready);
     let asked = Arc::new(Notify::new());

@@ -60,6 +60,7 @@ fn config(directory: &TempDir) -> DaemonConfig {
         key: None,
         firewall: false,
         io: IoConfig::default(),
+        events: EventLog::default(),
     }
 }
 
