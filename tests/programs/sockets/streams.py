@@ -6,6 +6,8 @@ streams.py connect ADDRESS PORT CONNECTIONS MEGABYTES
 streams.py echo PORT                              answers each connection in a child, in turn
 streams.py cat PORT                               after four answers leaves the connection to cat
 streams.py ask ADDRESS PORT QUESTIONS             asks echo or cat, question by question
+streams.py mirror PORT CONNECTIONS                sends everything back
+streams.py quiz ADDRESS PORT CONNECTIONS FILE     asks a mirror on all of them, until the file exists
 streams.py give PORT BYTES                        sends so many bytes to a client after its word, and kills itself
 streams.py take ADDRESS PORT BYTES                receives them, and the end
 streams.py noise SECONDS                          says to the endpoint's relay whatever comes to mind
@@ -167,6 +169,44 @@ def ask(address, port, questions):
     print("all answers are right")
 
 
+def mirror(port, connections):
+    """Sends everything back, on so many connections at once, until their ends."""
+
+    def answer(sock):
+        while data := sock.recv(1 << 16):
+            sock.sendall(data)
+        sock.close()
+
+    with listener(int(port)) as listening:
+        socks = [listening.accept()[0] for _ in range(int(connections))]
+    threads = [threading.Thread(target=answer, args=(sock,)) for sock in socks]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print("all ends have come")
+
+
+def quiz(address, port, connections, stop):
+    """Asks a mirror on so many connections at once, until there is a file `stop`."""
+    failures, counts = [], [0] * int(connections)
+
+    def questions(number):
+        try:
+            out, chance = Bytes(f"quiz {number}"), random.Random(number)
+            with socket.create_connection((address, int(port))) as sock:
+                while not os.path.exists(stop):
+                    put(sock, out.take(chance.choice([1, 100, 3000, 20000])), counts[number])
+                    counts[number] += 1
+                    time.sleep(0.002)
+        except Exception as error:  # pylint: disable=broad-except
+            failures.append(f"connection {number}: {error!r}")
+
+    threads = [threading.Thread(target=questions, args=(number,)) for number in range(len(counts))]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    print("\n".join(failures) or f"all {sum(counts)} answers are right", flush=True)
+    sys.exit(bool(failures))
+
+
 def give(port, count):
     with listener(int(port)) as listening:
         sock, _ = listening.accept()
@@ -285,7 +325,7 @@ def noise(seconds):
             link.connect(path)
             link.setblocking(False)
             if chance.random() < 0.9:
-                socket.send_fds(link, [struct.pack("=II", 1, 2)], [inbox])
+                socket.send_fds(link, [struct.pack("=II", 1, 3)], [inbox])
             for _ in range(chance.randrange(60)):
                 at = chance.randrange(0, 1024, 8)
                 words[at : at + 8] = chance.randbytes(8)
@@ -301,5 +341,5 @@ def noise(seconds):
 
 
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, give, take, gulp, pour, part, outlive, noise]
+    roles = [serve, connect, echo, cat, ask, mirror, quiz, give, take, gulp, pour, part, outlive, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

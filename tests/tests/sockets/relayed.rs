@@ -3,6 +3,7 @@
 use crate::{LIMIT, rounds};
 use rdmesh_tests::{Endpoint, Hosts, Lab, Output, Program, until};
 use serde_json::Value;
+use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -105,6 +106,39 @@ fn connections_outlive_a_router() {
             rdmesh_tests::system::kill(lab.router_pid());
         });
         lab.up_again();
+    }
+}
+
+/// The router of either host is killed and started again, twice: connections go on over TCP, and come back to rings.
+#[test]
+fn connections_come_back_to_rings_with_the_router() {
+    for killed in [0, 1] {
+        let hosts = Hosts::start();
+        let ends = Ends::of_hosts(&hosts);
+        let stop = hosts.lab(1).shared().join("stop").display().to_string();
+        let (port, number) = (PORT.to_string(), rounds(4, 30).to_string());
+        let server = ends.serve(&streams(&["mirror", &port, &number]));
+        let client = ends.start_client(&streams(&["quiz", "10.7.0.2", &port, &number, &stop]));
+        let goes_by_rdma = |why: &str| {
+            let before = ends.sent_bytes();
+            until(LIMIT, why, || (ends.sent_bytes() > before + 1e6).then_some(()));
+        };
+        goes_by_rdma("bytes go over RDMA");
+        for _ in 0..2 {
+            rdmesh_tests::system::kill(hosts.lab(killed).router_pid());
+            let socket = hosts.lab(killed).dir().join("api.sock");
+            until(LIMIT, "the router is dead", || UnixStream::connect(&socket).is_err().then_some(()));
+            hosts.lab(killed).up_again();
+            hosts.wait_for_sessions();
+            goes_by_rdma("bytes go over RDMA again");
+        }
+        std::fs::create_dir_all(hosts.lab(1).shared())
+            .and_then(|()| std::fs::write(&stop, ""))
+            .expect("the folder is ours");
+        for (end, text) in [(client, "answers are right"), (server, "all ends have come")] {
+            let output = end.finish(LIMIT);
+            assert!(output.status.success() && output.text.contains(text), "{}", output.text);
+        }
     }
 }
 

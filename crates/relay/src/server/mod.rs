@@ -315,7 +315,8 @@ impl Server {
     }
 }
 
-/// Port of relays in the rdma_cm port space of TCP: below those that programs take.
-pub(crate) const PORT: u16 = 4;
+/// Port of relays in the rdma_cm port space of TCP: below those that programs take, and another one for each version of what relays and
+/// the processes behind them say to each other. Those of different versions do not meet, and connections stay on TCP.
+pub(crate) const PORT: u16 = 5;
 const PROCESSES: u64 = 16;
 const EVENTS: usize = 64;

@@ -11,6 +11,7 @@
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
 //! * [`reported`]: what others may know of it.
+//! * [`returning`]: rings again, after a relay was lost.
 //! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
 
 mod holders;
@@ -19,6 +20,7 @@ mod locks;
 mod receive;
 mod relayed;
 mod reported;
+mod returning;
 mod send;
 mod switch;
 mod wait;
@@ -58,6 +60,7 @@ pub(crate) struct Stream {
     kept: Spin<Vec<Box<Channel>>>,
     /// It stays on TCP from now on.
     is_pinned: AtomicBool,
+    returning: returning::Return,
     /// Why, as a [`Reason`]: the first one.
     reason: AtomicU8,
     /// Held while it is pinned, and while it gets rings: one that is plain TCP gets none.
@@ -150,6 +153,7 @@ impl Stream {
             channel: AtomicPtr::new(std::ptr::null_mut()),
             kept: Spin::default(),
             is_pinned: AtomicBool::new(false),
+            returning: returning::Return::default(),
             reason: AtomicU8::new(Reason::None as u8),
             phase: Spin::default(),
             is_shut: Default::default(),
@@ -201,6 +205,7 @@ impl Stream {
         self.give_reason(why);
         let held = self.phase.lock();
         self.is_pinned.store(true, Ordering::Release);
+        self.returning.forbid();
         drop(held);
         if let Some(ends) = &self.ends
             && !self.is_inherited()
@@ -260,6 +265,7 @@ impl Stream {
         if self.descriptors.load(Ordering::Acquire) <= 1 {
             // What there was to be told, the kernel has told.
             self.is_pinned.store(true, Ordering::Release);
+            self.returning.forbid();
         }
     }
 

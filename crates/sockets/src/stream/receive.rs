@@ -102,7 +102,10 @@ impl Stream {
                         return self.receive_some(fd, pieces, flags);
                     }
                     Ok(0) if is_early => return Err(Errno::AGAIN),
-                    received => return note(channel, received),
+                    received => {
+                        self.settle(channel);
+                        return note(channel, received);
+                    }
                 }
             }
         }

@@ -22,6 +22,8 @@ use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a record.
 pub(super) const RECORD: usize = 24;
+/// Set in a record's position where the other end has lost its relay, and will take rings again.
+const COMES_BACK: u64 = 1 << 63;
 
 /// Content of TCP's receive queue behind the bytes from before the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -121,6 +123,7 @@ impl Stream {
 
     /// The ring ends here: bytes from `position` on follow on TCP.
     fn take_record(&self, fd: c_int, channel: &Channel, position: u64) -> Result<(), Errno> {
+        let (comes_back, position) = (position & COMES_BACK != 0, position & !COMES_BACK);
         let mut record = [0; RECORD];
         kernel::receive(fd, &[Piece { base: record.as_mut_ptr(), len: RECORD }], 0)?;
         let input = channel.input();
@@ -133,8 +136,11 @@ impl Stream {
         input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         // The other end has left, or has lost its relay: this one goes too.
         channel.leaves.store(true, Ordering::Release);
-        self.give_reason(Reason::PeerLeft);
-        self.is_pinned.store(true, Ordering::Release);
+        if comes_back {
+            self.pin_for_now(Reason::PeerLeft);
+        } else {
+            self.pin(Reason::PeerLeft);
+        }
         Ok(())
     }
 
@@ -186,7 +192,8 @@ impl Stream {
             self.give_up(fd);
             return;
         };
-        bytes[..RECORD].copy_from_slice(&record(channel.slot.nonce(), head));
+        let position = if self.comes_back() { head | COMES_BACK } else { head & !COMES_BACK };
+        bytes[..RECORD].copy_from_slice(&record(channel.slot.nonce(), position));
         bytes.truncate(RECORD + kept);
         path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -209,8 +216,10 @@ impl Stream {
 
     /// The relay has ended, or has lost the way: the stream goes on over TCP.
     pub(crate) fn lose_relay(&self, link: &Arc<crate::process::Link>) {
-        let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else { return };
-        self.pin(Reason::Relay);
+        let Some(channel) = self.channel().filter(|channel| Arc::ptr_eq(&channel.link, link)) else {
+            return self.forget_published();
+        };
+        self.pin_for_now(Reason::Relay);
         channel.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
         if let Some(fd) = crate::table::descriptor_of(self) {

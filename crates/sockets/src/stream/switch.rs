@@ -24,6 +24,8 @@ pub(crate) struct Offers {
     made: AtomicU32,
     /// Time before which the next one is not made.
     next: AtomicU64,
+    /// They are for rings again, after a relay was lost.
+    is_again: AtomicBool,
 }
 
 /// Whether an offer is to be made.
@@ -47,8 +49,16 @@ impl Offers {
         if self.made.compare_exchange(made, made + 1, Ordering::Relaxed, Ordering::Relaxed).is_err() {
             return Next::NotNow;
         }
-        self.next.store(time + (FIRST_PAUSE_NS << (2 * made)), Ordering::Relaxed);
+        let pause = if self.is_again.load(Ordering::Relaxed) { AGAIN_PAUSE_NS } else { FIRST_PAUSE_NS };
+        self.next.store(time + (pause << (2 * made)), Ordering::Relaxed);
         Next::Try
+    }
+
+    /// A relay was lost, and another one may come.
+    pub(super) fn begin_again(&self) {
+        self.is_again.store(true, Ordering::Relaxed);
+        self.next.store(now() + AGAIN_PAUSE_NS, Ordering::Relaxed);
+        self.made.store(0, Ordering::Relaxed);
     }
 }
 
@@ -58,6 +68,7 @@ impl Stream {
         let Some(after) = settings().upgrade_after() else { return self.pin(Reason::Disabled) };
         let calls = self.calls.fetch_add(1, Ordering::Relaxed) + 1;
         if !self.has_connected {
+            self.publish_again(fd);
             // The other end has had its chance: it is not accelerated, or does not want to be.
             let patience = if self.offers.is_some() { RELAYED_PATIENCE } else { ACCEPTORS_PATIENCE };
             if calls >= patience {
@@ -118,6 +129,9 @@ impl Stream {
     /// Takes rings that the connecting end offers.
     pub(crate) fn take_offer(&self, link: &Arc<Link>, memory: &OwnedFd) -> Result<(), Errno> {
         let memory = SharedMemory::map(memory.as_fd(), 0, SLOT, true)?;
+        if self.comes_back() {
+            return Err(Errno::AGAIN);
+        }
         if self.is_pinned.load(Ordering::Acquire) || self.channel().is_some() || settings().upgrade_after().is_none() {
             return Err(Errno::OPNOTSUPP);
         }
@@ -313,12 +327,12 @@ impl Stream {
     pub(super) fn settle(&self, channel: &Channel) {
         let (out, input) = (channel.out(), channel.input());
         let is_down = |ring: &Ring<'_>| ring.header.path.down_at.load(Ordering::Acquire) != 0;
-        if is_down(&out)
-            && is_down(&input)
-            && input.readable() == Ok(0)
-            && self.locks.left() == Some(0)
-            && channel.skip.load(Ordering::Acquire) == 0
-        {
+        // A writer whose reader has not seen it move has not moved, or has ended the connection.
+        let has_stayed =
+            channel.is_lost.load(Ordering::Acquire) && input.header.path.up_at.load(Ordering::Acquire) == 0;
+        let has_come_back = has_stayed || is_down(&input) && self.locks.left() == Some(0);
+        if is_down(&out) && has_come_back && input.readable() == Ok(0) && channel.skip.load(Ordering::Acquire) == 0 {
+            self.come_back();
             self.uninstall();
         }
     }
@@ -399,5 +413,7 @@ const RELAYED_PATIENCE: u32 = 100_000;
 /// pause is four times as long: the last offer comes after five seconds, for hosts on which a thousand connections begin at once.
 const OFFERS: u32 = 8;
 const FIRST_PAUSE_NS: u64 = 1_000_000;
+/// First pause of those after a relay was lost: a router that is started again takes its time. The last comes after minutes.
+const AGAIN_PAUSE_NS: u64 = 100_000_000;
 /// Longest wait for a peer to go back to TCP.
 const FREEZE_NS: u64 = 1_000_000_000;
