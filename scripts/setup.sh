@@ -9,7 +9,7 @@ PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin l
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 # What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
 PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)
-PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 postgresql memcached
+PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 libpython3-testsuite postgresql memcached
     libmemcached-tools nodejs default-jdk-headless)
 PACKAGES_CNI=(containernetworking-plugins iproute2 iputils-ping redis-server redis-tools podman runc python3)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2 iputils-ping rdmacm-utils)

@@ -5,6 +5,7 @@ mod listing;
 mod redis;
 mod relayed;
 mod servers;
+mod suites;
 mod web;
 
 use rdmesh_tests::{Output, Program, product};
