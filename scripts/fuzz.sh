@@ -2,12 +2,15 @@
 # shellcheck shell=bash
 . scripts/setup.sh
 
+# Compiled once for all working trees.
+CARGO_FUZZ=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/cargo-fuzz
+
 install_cargo_fuzz() {
-    cargo install --locked --root .cache/cargo-fuzz cargo-fuzz
+    cargo install --locked --root "$CARGO_FUZZ" cargo-fuzz
 }
 
 need_cargo_fuzz() {
-    export PATH="$PWD/.cache/cargo-fuzz/bin:$PATH"
+    export PATH="$CARGO_FUZZ/bin:$PATH"
     command -v cargo-fuzz >/dev/null || step "installing cargo-fuzz" install_cargo_fuzz
 }
 
