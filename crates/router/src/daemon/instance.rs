@@ -11,6 +11,10 @@ use std::fs::{self, DirBuilder, File};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Time in which a router that was killed releases the lock: the kernel unmaps its memory first.
+const DYING: Duration = Duration::from_secs(2);
 
 /// The right to use a state directory, held by locking a file in it: the kernel releases the lock when the process ends in any
 /// way.
@@ -74,10 +78,13 @@ impl Instance {
         let directory = state.make(if rootless { 0o700 } else { 0o755 })?;
         // A user who can open it can lock it, and so prevent every router from starting.
         let lock = state.open_file(&directory, LOCK, 0o600)?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => {}
-            Err(Errno::WOULDBLOCK) => return Err(InstanceError::AlreadyRunning(state.path().to_owned())),
-            Err(error) => return Err(at(&state.lock())(error.into())),
+        let deadline = Instant::now() + DYING;
+        while let Err(error) = flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+            match error {
+                Errno::WOULDBLOCK if Instant::now() < deadline => std::thread::sleep(Duration::from_millis(5)),
+                Errno::WOULDBLOCK => return Err(InstanceError::AlreadyRunning(state.path().to_owned())),
+                error => return Err(at(&state.lock())(error.into())),
+            }
         }
         Ok(Self { state: state.clone(), rootless, has_predecessor: state.store().exists(), _lock: lock })
     }
