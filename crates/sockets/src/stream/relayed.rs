@@ -137,6 +137,8 @@ impl Stream {
         // The other end has left, or has lost its relay: this one goes too.
         channel.leaves.store(true, Ordering::Release);
         if comes_back {
+            // Its relay has gone: what is in the ring that this end writes does not arrive any more.
+            channel.is_lost.store(true, Ordering::Release);
             self.pin_for_now(Reason::PeerLeft);
         } else {
             self.pin(Reason::PeerLeft);
