@@ -9,7 +9,7 @@ PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin l
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 # What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
 PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)
-PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 libpython3-testsuite postgresql memcached
+PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 postgresql memcached
     libmemcached-tools nodejs default-jdk-headless)
 PACKAGES_CNI=(containernetworking-plugins iproute2 iputils-ping redis-server redis-tools podman runc python3)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2 iputils-ping rdmacm-utils)
@@ -78,7 +78,11 @@ need() {
             software) need_packages "${PACKAGES_SOFTWARE[@]}" ;;
             chains) need_packages "${PACKAGES_CHAINS[@]}" ;;
             cni) need_packages "${PACKAGES_CNI[@]}" ;;
-            sockets) need_packages "${PACKAGES_SOCKETS[@]}" ;;
+            sockets)
+                need_packages "${PACKAGES_SOCKETS[@]}"
+                # CPython's own tests, which come in a package of each version.
+                need_packages "libpython$(/usr/bin/python3 -c 'import sys; print("%d.%d" % sys.version_info[:2])')-testsuite"
+                ;;
             cluster) need_packages "${PACKAGES_CLUSTER[@]}" ;;
             docker) need_packages "${PACKAGES_DOCKER[@]}" ;;
             guest) need_packages "${PACKAGES_GUEST[@]}" ;;
