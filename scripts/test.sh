@@ -128,6 +128,7 @@ part_vm() {
     . scripts/guest.sh
     exclusively prepare_guest
     need run test software
+    need_packages redis-server redis-tools
     build_product tested
     run_tests vm
 }
