@@ -156,6 +156,18 @@ fn a_guest_reaches_another_host_and_outlives_its_router() {
         format!("ib_read_bw -F -p {PORT} -s 262144 -n 100"),
     ];
     commands.iter().for_each(|command| exchange(command));
+    // Accelerated connections of a program on the other host.
+    let streams = rdmesh_tests::root().join("tests/programs/sockets/streams.py").display().to_string();
+    let (port, address, before) = (PORT.to_string(), machine.address(), bytes_by_rdma(&hosts));
+    let job = machine.start_accelerated(&["python3", &streams, "serve", &port, "4", "16"]);
+    job.wait_listening(PORT);
+    let connect = ["python3", &streams, "connect", &address, &port, "4", "16"];
+    let accelerated = Hosts::endpoint(1, machine::NETWORK).with(&["--accel"]);
+    let output = hosts.lab(1).run_in(&accelerated, LIMIT, &connect).ok();
+    assert!(output.text.contains("4 streams are right"), "{}", output.text);
+    assert!(job.finish(LIMIT).ok().text.contains("4 streams are right"));
+    let sent = bytes_by_rdma(&hosts) - before;
+    assert!(sent > 5e6, "{sent} bytes of 67 million went over RDMA");
     // A program has its device's error when the router dies; the next router serves the next program.
     let job = machine.start(&["ib_write_bw", "-F", "-p", "18790"]);
     job.wait_listening(18_790);
@@ -271,6 +283,11 @@ fn a_guest_that_means_harm_reaches_nothing_but_itself() {
     // The guest's root has been its agent meanwhile.
     let _again = machines[0].serve();
     exchange(&machines, "ibv_rc_pingpong", "-c -g 0 -n 100");
+}
+
+/// Bytes that the first host has sent to the other one over RDMA.
+fn bytes_by_rdma(hosts: &Hosts) -> f64 {
+    hosts.lab(0).metric("rdmesh_io_sent_bytes_total")
 }
 
 /// Accelerated connections of a guest: all to one endpoint share one reliable connection.
