@@ -14,7 +14,7 @@ use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime as Rfc3339};
 use tracing_subscriber::layer::{Context, Layer};
 
-/// The latest events. Copies are of the same ones.
+/// Ring buffer of the latest 4,096 events. Clones share it.
 #[derive(Clone, Debug)]
 pub struct EventLog(Arc<Shared>);
 

@@ -22,9 +22,9 @@ pub struct Event {
     pub time: String,
     /// How much it matters.
     pub level: EventLevel,
-    /// Sort of the event: text that is the same for all of a sort.
+    /// Message of the log line, the same for all events of a sort: `endpoint added`, `order` …
     pub what: String,
-    /// What it is about: `network`, `name`, `host`, `error`, `uid` …
+    /// Fields of the log line: `network`, `name`, `host`, `error`, `uid` … Values are cut at 512 bytes.
     pub about: BTreeMap<String, String>,
 }
 
@@ -40,6 +40,6 @@ pub enum EventLevel {
     Info,
 }
 
-/// Sort of an event: somebody has asked for a change (`what`). It is about the `order`, its HTTP `status`, and the `uid`, `pid` and
-/// `command` of who asked.
+/// [`Event::what`] of the audit record: a request of the API that was to change something. [`Event::about`] has its method and path
+/// (`order`), the HTTP `status` of its answer, and the `uid`, `pid` and `command` of the process that made it.
 pub const ORDER: &str = "order";

@@ -50,7 +50,7 @@ impl Api {
         Self { host, events, stop }
     }
 
-    /// The latest events.
+    /// The event log that `/v1/events` reads.
     pub(super) fn events(&self) -> &EventLog {
         &self.events
     }

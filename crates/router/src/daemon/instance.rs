@@ -13,9 +13,6 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Time in which a router that was killed releases the lock: the kernel unmaps its memory first.
-const DYING: Duration = Duration::from_secs(2);
-
 /// The right to use a state directory, held by locking a file in it: the kernel releases the lock when the process ends in any
 /// way.
 #[derive(Debug)]
@@ -163,3 +160,5 @@ fn absent_is_fine(result: io::Result<()>) -> io::Result<()> {
 
 /// Name by which a later router recognises the mount.
 const MOUNT_SOURCE: &str = "rdmesh-endpoints";
+/// Time in which a router that was killed releases the lock: the kernel unmaps its memory first.
+const DYING: Duration = Duration::from_secs(2);

@@ -276,7 +276,7 @@ impl Stream {
         self.locks.left().is_none() && channel.input().readable() != Ok(0) && has_all()
     }
 
-    /// Likewise for a call that sends.
+    /// Likewise for a call that sends. Where the ring is full its reader is asked to tell of space: the caller is about to wait.
     pub(crate) fn is_writable(&self, fd: c_int) -> bool {
         let Some(channel) = self.channel().filter(|channel| self.writes_to_ring(channel)) else {
             let mut poll = libc::pollfd { fd, events: libc::POLLOUT, revents: 0 };

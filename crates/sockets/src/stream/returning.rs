@@ -8,7 +8,7 @@ use rdmesh_streams::report::Reason;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 
-/// What a stream knows of coming back.
+/// Whether, how often and when a stream may get rings again.
 #[derive(Default)]
 pub(super) struct Return {
     /// It is kept on TCP only until both directions have come back to it.

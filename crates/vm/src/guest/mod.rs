@@ -42,8 +42,9 @@ pub struct Agent {
     control: OwnedFd,
     listener: OwnedFd,
     shared: Arc<Shared>,
-    /// Serves accelerated programs, for as long as the agent is there.
-    _relay: (Relay, Relays),
+    /// Serves accelerated programs until it is dropped, before the thread that starts it.
+    _relay: Relay,
+    _relays: Relays,
 }
 
 /// State of all sessions.
@@ -91,7 +92,7 @@ impl Agent {
         let relays = Relays::start().map_err(|errno| failed(errno.into()))?;
         let relay = relays.add(&directory.join(SOCKET_NAME), streams).map_err(|errno| failed(errno.into()))?;
         let shared = Arc::new(Shared { token, contexts: Contexts::default(), workers });
-        Ok(Self { directory: directory.to_owned(), control, listener, shared, _relay: (relay, relays) })
+        Ok(Self { directory: directory.to_owned(), control, listener, shared, _relay: relay, _relays: relays })
     }
 
     /// The endpoint's directory.
