@@ -3,7 +3,7 @@
 //! An attachment is a network's configuration, a container and an interface (CNI specification, section 2). A runtime names it by these in each of
 //! its commands, so the endpoint's name follows from them, and the plugin keeps no state of its own.
 
-use rdmesh_fabric::Name;
+use rdmesh_fabric::{Name, short_hash};
 
 /// The attachments of a network's configuration.
 #[derive(Clone, Copy, Debug)]
@@ -18,8 +18,8 @@ impl Attachments<'_> {
     pub(crate) fn endpoint(self, container: &str, interface: &str) -> Name {
         let plain = |c: &char| c.is_ascii_alphanumeric() || *c == '_' || *c == '-';
         let id: String = container.chars().filter(plain).take(ID).collect();
-        let own = hash(&[container, interface]) & HASH;
-        format!("{}{id}-{own:06x}", self.prefix()).parse().expect("four parts of letters, digits and dashes are a name")
+        let own = short_hash(&[container, interface]);
+        format!("{}{id}-{own}", self.prefix()).parse().expect("four parts of letters, digits and dashes are a name")
     }
 
     /// Whether an endpoint is one of them.
@@ -28,20 +28,12 @@ impl Attachments<'_> {
     }
 
     fn prefix(self) -> String {
-        format!("cni-{:06x}-", hash(&[self.network]) & HASH)
+        format!("cni-{}-", short_hash(&[self.network]))
     }
-}
-
-/// FNV-1a of the texts, each with its end.
-fn hash(texts: &[&str]) -> u64 {
-    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
-    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 /// Characters of a container's id in a name, as many as `docker ps` and `crictl ps` show at least.
 const ID: usize = 12;
-/// 24 bits of a hash.
-const HASH: u64 = 0xff_ffff;
 
 #[cfg(test)]
 mod tests {

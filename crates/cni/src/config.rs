@@ -20,6 +20,8 @@ pub(crate) struct Config {
     network: Option<Name>,
     /// State directory of the router; where none is given, root's.
     pub(crate) state_dir: Option<PathBuf>,
+    /// Directory of the kubelet, where the endpoints are those that pods have as devices.
+    pub(crate) kubelet_dir: Option<PathBuf>,
     /// Name of the interface where a plugin before this one has made that of the runtime.
     #[serde(default = "chained_interface")]
     chained_interface: InterfaceName,

@@ -5,12 +5,14 @@
 //!
 //! * [`call`]: the runtime's command; [`config`]: the network's configuration.
 //! * [`operation`]: the six operations; [`attachment`]: names of the endpoints that they make.
+//! * [`devices`]: the operations on endpoints that pods of Kubernetes have as devices.
 //! * [`ipam`]: plugins that hand out addresses; [`interface`]: the container's interface as it is.
 //! * [`outcome`]: results and errors.
 
 mod attachment;
 mod call;
 mod config;
+mod devices;
 mod interface;
 mod ipam;
 mod operation;

@@ -3,11 +3,12 @@
 use crate::attachment::Attachments;
 use crate::call::{Call, Container};
 use crate::config::Config;
+use crate::devices::Devices;
 use crate::interface;
 use crate::ipam::Ipam;
 use crate::outcome::{Error, Interface};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
-use rdmesh_fabric::{Client, ClientError, Isolation, Name, StateDir};
+use rdmesh_fabric::{Client, ClientError, Endpoint, Isolation, Name, StateDir};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -27,6 +28,9 @@ pub(crate) fn perform(call: &Call, config: &Config, input: &str) -> Result<Strin
     let uid = rustix::process::geteuid().as_raw();
     let state = StateDir::locate(config.state_dir.clone(), uid).map_err(|error| Error::config(&error))?;
     let client = Client::new(state.api_socket());
+    if let Some(kubelet) = &config.kubelet_dir {
+        return Devices { config, client: &client, kubelet }.perform(call);
+    }
     let plugin = Plugin { config, network: config.network()?, client, ipam: Ipam::of(config, input) };
     let done = match call {
         Call::Add(container) => return plugin.add(container),
@@ -100,14 +104,8 @@ impl Plugin<'_> {
             found => found.map_err(|error| refused(&error))?,
         };
         let interface = info.endpoint.interface.as_str();
-        let found = read_interface(&netns, interface)?;
-        let found = found.ok_or_else(|| Error::unknown_container(&format!("there is no interface `{interface}`")))?;
-        let has = |address: IpAddr| found.addresses.iter().any(|known| known.addr() == address);
         let expected = expected_addresses(self.config.prev_result.as_ref(), interface);
-        match info.endpoint.addresses.into_iter().chain(expected).find(|address| !has(*address)) {
-            Some(missing) => Err(Error::failed(&format!("interface `{interface}` has lost its address {missing}"))),
-            None => Ok(()),
-        }
+        check_interface(&netns, &info.endpoint, expected)
     }
 
     /// Removes endpoints of attachments that the runtime does not know.
@@ -134,18 +132,30 @@ impl Plugin<'_> {
 }
 
 /// The container's namespace, and its file.
-fn namespace(container: &Container) -> Result<(OwnedFd, PathBuf), Error> {
+pub(crate) fn namespace(container: &Container) -> Result<(OwnedFd, PathBuf), Error> {
     let path = container.netns.clone().unwrap_or_default();
     let opened = interface::open_namespace(&path);
     opened.map(|netns| (netns, path.clone())).map_err(|error| missing_namespace(&path, &error))
 }
 
-fn missing_namespace(path: &Path, error: &std::io::Error) -> Error {
+pub(crate) fn missing_namespace(path: &Path, error: &std::io::Error) -> Error {
     Error::unknown_container(&format!("CNI_NETNS: {}: {error}", path.display()))
 }
 
-fn read_interface(netns: &OwnedFd, name: &str) -> Result<Option<Interface>, Error> {
+pub(crate) fn read_interface(netns: &OwnedFd, name: &str) -> Result<Option<Interface>, Error> {
     interface::read(netns, name).map_err(|error| Error::failed(&format!("interface `{name}`: {error}")))
+}
+
+/// Whether an endpoint's interface is in its namespace, with the endpoint's addresses and those `expected`.
+pub(crate) fn check_interface(netns: &OwnedFd, endpoint: &Endpoint, expected: Vec<IpAddr>) -> Result<(), Error> {
+    let interface = endpoint.interface.as_str();
+    let found = read_interface(netns, interface)?;
+    let found = found.ok_or_else(|| Error::unknown_container(&format!("there is no interface `{interface}`")))?;
+    let has = |address: IpAddr| found.addresses.iter().any(|known| known.addr() == address);
+    match endpoint.addresses.iter().copied().chain(expected).find(|address| !has(*address)) {
+        Some(missing) => Err(Error::failed(&format!("interface `{interface}` has lost its address {missing}"))),
+        None => Ok(()),
+    }
 }
 
 /// Addresses of an interface in the result of an ADD.
@@ -159,7 +169,7 @@ fn expected_addresses(result: Option<&Value>, interface: &str) -> Vec<IpAddr> {
 }
 
 /// Error for what the router says. A router that cannot be reached or is busy may do it later.
-fn refused(error: &ClientError) -> Error {
+pub(crate) fn refused(error: &ClientError) -> Error {
     match error {
         ClientError::Unreachable { .. } | ClientError::Broken(_) | ClientError::TimedOut => {
             Error::try_again_later(error)

@@ -39,7 +39,7 @@ pub use host::{Capabilities, Host};
 pub use interface::{InterfaceName, InvalidInterfaceName};
 pub use invalid::{InvalidField, Validate};
 pub use key::{KeyError, RotatedKey, TunnelKey, read_secret};
-pub use name::{InvalidName, Name};
+pub use name::{InvalidName, Name, short_hash};
 pub use network::{DEFAULT_NETWORK, Network};
 pub use peers::{Peer, PeerEndpoint, Peers, PeersError, PeersFileError};
 pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree, Priority, Rate};

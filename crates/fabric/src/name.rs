@@ -31,6 +31,15 @@ impl Name {
     }
 }
 
+/// Six hexadecimal digits of a hash (FNV-1a) of the texts, each with its end: a part of names that follow from others which are too
+/// long to be a part themselves.
+pub fn short_hash(texts: &[&str]) -> String {
+    let bytes = texts.iter().flat_map(|text| text.bytes().chain([0]));
+    let hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    format!("{:06x}", hash & 0xff_ffff)
+}
+
 impl TryFrom<String> for Name {
     type Error = InvalidName;
 

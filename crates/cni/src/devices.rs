@@ -1,0 +1,152 @@
+//! Pods of Kubernetes whose containers have endpoints as devices (`rdmesh-device-plugin`): each such endpoint gets its interface in the
+//! pod's network namespace.
+//!
+//! The kubelet gives devices to a pod before its network is set up, so it knows then which endpoints they are. An endpoint is made
+//! here, in the namespace, before the pod's first container starts.
+
+use crate::call::{Call, Container};
+use crate::config::Config;
+use crate::operation::{check_interface, missing_namespace, namespace, read_interface, refused};
+use crate::outcome::Error;
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Netns};
+use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Name};
+use rdmesh_kubelet::pod_resources::{self, PodDevice};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// The endpoints that pods of a node have as devices.
+pub(crate) struct Devices<'a> {
+    pub(crate) config: &'a Config,
+    pub(crate) client: &'a Client,
+    /// Directory of the kubelet.
+    pub(crate) kubelet: &'a Path,
+}
+
+/// An endpoint that a container has as a device.
+#[derive(Clone, PartialEq, Eq, Debug)]
+struct Slot {
+    network: Name,
+    name: Name,
+}
+
+impl Devices<'_> {
+    /// Performs an operation. Returns the text for the plugin's standard output.
+    pub(crate) fn perform(&self, call: &Call) -> Result<String, Error> {
+        match call {
+            Call::Add(container) => return self.add(container),
+            Call::Del(container) => self.remove(container),
+            Call::Check(container) => self.check(container),
+            Call::Status => self.client.status().map(drop).map_err(|error| Error::unavailable(&error)),
+            // Endpoints that no pod has are removed by the device plugin.
+            Call::Gc | Call::Version => Ok(()),
+        }
+        .map(|()| String::new())
+    }
+
+    fn add(&self, container: &Container) -> Result<String, Error> {
+        let before = self.config.prev_result.as_ref();
+        let mut result = before.cloned().ok_or_else(|| Error::config(NOT_FIRST))?;
+        let (netns, path) = namespace(container)?;
+        let slots = self.slots(container)?;
+        for (number, slot) in slots.iter().enumerate() {
+            // A pod's network may be set up again.
+            self.remove_endpoint(slot)?;
+            let made = self.create(slot, &netns, number);
+            let found = made.and_then(|info| read_interface(&netns, info.endpoint.interface.as_str()));
+            match found.and_then(|found| found.ok_or_else(|| Error::failed("the interface has gone"))) {
+                Ok(interface) => {
+                    let sandbox = path.display().to_string();
+                    result = interface.result(Some(&result), &self.config.cni_version, &sandbox);
+                }
+                Err(error) => {
+                    // Nothing is left of an ADD that fails; its own error counts.
+                    let _ = slots.iter().try_for_each(|slot| self.remove_endpoint(slot));
+                    return Err(error);
+                }
+            }
+        }
+        Ok(result.to_string())
+    }
+
+    fn create(&self, slot: &Slot, netns: &OwnedFd, number: usize) -> Result<EndpointInfo, Error> {
+        let interface: InterfaceName = format!("rdmesh{number}").parse().map_err(|error| Error::failed(&error))?;
+        let request = CreateEndpoint {
+            quota: self.config.quota,
+            isolation: Isolation::Given,
+            netns: Some(Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
+            interface: Some(interface),
+            ..CreateEndpoint::new(slot.network.clone(), slot.name.clone())
+        };
+        self.client.create_endpoint(&request).map_err(|error| refused(&error))
+    }
+
+    /// Removes the endpoints that are in the pod's network namespace. One that has gone has taken them along.
+    fn remove(&self, container: &Container) -> Result<(), Error> {
+        let Some(netns) = &container.netns else { return Ok(()) };
+        let found = self.inside(netns)?;
+        let slots = found.into_iter().map(|info| Slot { network: info.endpoint.network, name: info.endpoint.name });
+        slots.into_iter().try_for_each(|slot| self.remove_endpoint(&slot))
+    }
+
+    /// Whether the pod's endpoints have their interfaces, with their addresses.
+    fn check(&self, container: &Container) -> Result<(), Error> {
+        let (netns, path) = namespace(container)?;
+        let inside = self.inside(&path)?;
+        for slot in self.slots(container)? {
+            let is_it = |info: &&EndpointInfo| info.endpoint.network == slot.network && info.endpoint.name == slot.name;
+            let missing =
+                || Error::unknown_container(&format!("endpoint `{}/{}` is not there", slot.network, slot.name));
+            let info = inside.iter().find(is_it).ok_or_else(missing)?;
+            check_interface(&netns, &info.endpoint, Vec::new())?;
+        }
+        Ok(())
+    }
+
+    /// Endpoints in a network namespace.
+    fn inside(&self, netns: &Path) -> Result<Vec<EndpointInfo>, Error> {
+        let identity = |file: &Path| std::fs::metadata(file).map(|file| (file.dev(), file.ino()));
+        let wanted = match identity(netns) {
+            Ok(wanted) => wanted,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) => return Err(missing_namespace(netns, &error)),
+        };
+        let all = self.client.endpoints().map_err(|error| refused(&error))?;
+        let is_inside = |info: &EndpointInfo| {
+            let file = info.namespace.as_deref();
+            info.endpoint.isolation == Isolation::Given
+                && file.is_some_and(|file| identity(file).is_ok_and(|own| own == wanted))
+        };
+        Ok(all.into_iter().filter(is_inside).collect())
+    }
+
+    /// The endpoints that containers of a pod have as devices; none where the runtime connects something else than a pod.
+    fn slots(&self, container: &Container) -> Result<Vec<Slot>, Error> {
+        let argument = |key| container.argument(key);
+        let (Some(namespace), Some(pod)) = (argument("K8S_POD_NAMESPACE"), argument("K8S_POD_NAME")) else {
+            return Ok(Vec::new());
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::failed(&error))?;
+        let listed = runtime.block_on(pod_resources::list(&pod_resources::socket(self.kubelet)));
+        let devices = listed.map_err(|error| Error::try_again_later(&error))?;
+        Ok(devices.iter().filter(|one| one.namespace == namespace && one.pod == pod).filter_map(Slot::of).collect())
+    }
+
+    /// Removes an endpoint, if it is there.
+    fn remove_endpoint(&self, slot: &Slot) -> Result<(), Error> {
+        match self.client.remove_endpoint(&slot.network, &slot.name) {
+            Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(()),
+            Err(error) => Err(refused(&error)),
+        }
+    }
+}
+
+impl Slot {
+    fn of(device: &PodDevice) -> Option<Self> {
+        let network = device.resource.strip_prefix("rdmesh.dev/")?;
+        Some(Self { network: network.parse().ok()?, name: device.device.parse().ok()? })
+    }
+}
+
+const NOT_FIRST: &str = "with `kubeletDir` this plugin stands behind the one that makes the pods' own network";

@@ -1,0 +1,205 @@
+//! Device plugins (`v1beta1.DevicePlugin`): the server that the kubelet asks.
+
+use crate::registration::{Empty, Options};
+use prost::Message;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tokio::net::UnixListener;
+use tokio::sync::watch;
+use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
+use tokio_stream::{Stream, StreamExt};
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::{Grpc, NamedService};
+use tonic::transport::Server;
+use tonic::{Request, Response, Status};
+use tonic_prost::ProstCodec;
+use tower::service_fn;
+
+/// A device plugin.
+pub trait DevicePlugin: Send + Sync + 'static {
+    /// The devices, and each change of them.
+    fn devices(&self) -> watch::Receiver<Vec<Device>>;
+
+    /// Gives devices to a container, which is to be created with what is returned. The reason of a refusal is in the pod's events.
+    fn allocate(&self, devices: Vec<String>) -> impl Future<Output = Result<Allocation, Refusal>> + Send;
+
+    /// A container with these devices starts, for the first time or again.
+    fn start(&self, devices: Vec<String>) -> impl Future<Output = Result<(), Refusal>> + Send;
+}
+
+/// A device that is offered.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Device {
+    /// Its identifier, at most 63 characters.
+    #[prost(string, tag = "1")]
+    pub id: String,
+    /// [`HEALTHY`] or [`UNHEALTHY`].
+    #[prost(string, tag = "2")]
+    pub health: String,
+}
+
+/// Health of a device that pods may have.
+pub const HEALTHY: &str = "Healthy";
+/// Health of a device that no pod gets.
+pub const UNHEALTHY: &str = "Unhealthy";
+
+/// What a container with some devices is created with.
+#[derive(Clone, PartialEq, Message)]
+pub struct Allocation {
+    /// Variables of its environment. Those of the pod's own specification count where both name one.
+    #[prost(map = "string, string", tag = "1")]
+    pub variables: HashMap<String, String>,
+    /// Mounts.
+    #[prost(message, repeated, tag = "2")]
+    pub mounts: Vec<Mount>,
+}
+
+/// A directory or file of the host in a container.
+#[derive(Clone, PartialEq, Eq, Message)]
+pub struct Mount {
+    /// Path in the container.
+    #[prost(string, tag = "1")]
+    pub inside: String,
+    /// Path on the host, where links are followed.
+    #[prost(string, tag = "2")]
+    pub host: String,
+    /// Whether it cannot be written to.
+    #[prost(bool, tag = "3")]
+    pub is_read_only: bool,
+}
+
+/// Refusal of a request of the kubelet.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The request itself is wrong.
+    Invalid(String),
+    /// It may work later.
+    Unavailable(String),
+}
+
+/// Serves a device plugin at `socket`, in place of what is there, until the returned future is dropped.
+pub fn serve(plugin: Arc<impl DevicePlugin>, socket: &Path) -> io::Result<impl Future<Output = io::Result<()>>> {
+    match std::fs::remove_file(socket) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let connections = UnixListenerStream::new(UnixListener::bind(socket)?);
+    let served = Server::builder().add_service(Plugin(plugin)).serve_with_incoming(connections);
+    Ok(async { served.await.map_err(io::Error::other) })
+}
+
+/// gRPC's service of a device plugin.
+struct Plugin<P>(Arc<P>);
+
+impl<P> Clone for Plugin<P> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<P> NamedService for Plugin<P> {
+    const NAME: &'static str = "v1beta1.DevicePlugin";
+}
+
+impl<P: DevicePlugin> Service<http::Request<Body>> for Plugin<P> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let plugin = Arc::clone(&self.0);
+        Box::pin(async move { Ok(answer(plugin, request).await) })
+    }
+}
+
+async fn answer<P: DevicePlugin>(plugin: Arc<P>, request: http::Request<Body>) -> http::Response<Body> {
+    let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    match method.as_str() {
+        "GetDevicePluginOptions" => unary(request, |_: Empty| async { Ok(Options { pre_start_required: true }) }).await,
+        "ListAndWatch" => watch_devices(&*plugin, request).await,
+        "Allocate" => unary(request, |asked| allocate(Arc::clone(&plugin), asked)).await,
+        "PreStartContainer" => unary(request, |asked| start(Arc::clone(&plugin), asked)).await,
+        _ => Status::unimplemented(format!("{method} is not offered")).into_http(),
+    }
+}
+
+/// Answers a request with one message.
+async fn unary<Q, A, F>(request: http::Request<Body>, answer: impl Fn(Q) -> F + Clone) -> http::Response<Body>
+where
+    Q: Message + Default + 'static,
+    A: Message + 'static,
+    F: Future<Output = Result<A, Refusal>>,
+{
+    let service = service_fn(|request: Request<Q>| {
+        let answered = answer(request.into_inner());
+        async { answered.await.map(Response::new).map_err(Status::from) }
+    });
+    Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
+}
+
+/// Answers with the devices, and again at each change.
+async fn watch_devices(plugin: &impl DevicePlugin, request: http::Request<Body>) -> http::Response<Body> {
+    type Lists = Pin<Box<dyn Stream<Item = Result<DeviceList, Status>> + Send>>;
+    let devices = plugin.devices();
+    let service = service_fn(move |_: Request<Empty>| {
+        let lists: Lists = Box::pin(WatchStream::new(devices.clone()).map(|devices| Ok(DeviceList { devices })));
+        async { Ok::<_, Status>(Response::new(lists)) }
+    });
+    Grpc::new(ProstCodec::<DeviceList, Empty>::default()).server_streaming(service, request).await
+}
+
+async fn allocate(plugin: Arc<impl DevicePlugin>, asked: Allocate) -> Result<Allocated, Refusal> {
+    let mut containers = Vec::new();
+    for devices in asked.containers {
+        containers.push(plugin.allocate(devices.ids).await?);
+    }
+    Ok(Allocated { containers })
+}
+
+async fn start(plugin: Arc<impl DevicePlugin>, asked: Devices) -> Result<Empty, Refusal> {
+    plugin.start(asked.ids).await.map(|()| Empty {})
+}
+
+impl From<Refusal> for Status {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Invalid(reason) => Self::invalid_argument(reason),
+            Refusal::Unavailable(reason) => Self::unavailable(reason),
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct DeviceList {
+    #[prost(message, repeated, tag = "1")]
+    devices: Vec<Device>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Allocate {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<Devices>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Allocated {
+    #[prost(message, repeated, tag = "1")]
+    containers: Vec<Allocation>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Devices {
+    #[prost(string, repeated, tag = "1")]
+    ids: Vec<String>,
+}
