@@ -40,6 +40,14 @@ use_product() {
     rdmesh doctor >/dev/null || true
 }
 
+# The device plugin as its unit runs it, without any capability, where there is no kubelet.
+try_device_plugin() {
+    local networks said
+    networks=$(sed -n 's/^RDMESH_PLUGIN_NETWORKS=//p' /etc/rdmesh/device-plugin.env)
+    said=$(RDMESH_PLUGIN_NETWORKS=$networks timeout 5 setpriv --bounding-set -all --no-new-privs rdmesh-device-plugin 2>&1) || true
+    grep -q "no kubelet to offer .rdmesh.dev/default. to" <<<"$said" || die "the device plugin says: $said"
+}
+
 try_packages() {
     local before version
     need_packages util-linux "${PACKAGES_RUN[@]}"
@@ -49,12 +57,13 @@ try_packages() {
     printf '\nmode = "sleep"\n' >>/etc/rdmesh/config.toml
     step "the unit's command" start_router
     step "programs on two endpoints, a pool" use_product
+    step "the device plugin's command" try_device_plugin
     version=$(dpkg-query -W -f '${Version}' rdmesh)
     step "upgrading from $version beside the router" apt_install ./target/packages/newer/*.deb
     [[ $(dpkg-query -W -f '${Version}' rdmesh) != "$version" ]] || die "the version is still $version"
     grep -q '^mode = "sleep"' /etc/rdmesh/config.toml || die "the upgrade has lost the settings"
     rdmesh ps >/dev/null || die "the router does not answer a newer command line"
-    step "removing" apt-get purge -y rdmesh librdmesh rdmesh-guest rdmesh-doc
+    step "removing" apt-get purge -y rdmesh librdmesh rdmesh-guest rdmesh-kubernetes rdmesh-doc
     wait "$ROUTER" || die "the router has failed"
     diff <(printf '%s\n' "$before") <(installed_files) || die "these files are left"
     say "  nothing is left"

@@ -1,4 +1,4 @@
-# Debian packages, in target/packages: the router with its command line, the library, the guest's agent, the documentation.
+# Debian packages, in target/packages: the router with its command line, the library, the guest's agent, what a node of Kubernetes needs, the documentation.
 # shellcheck shell=bash
 . scripts/build.sh
 
@@ -101,6 +101,18 @@ package_guest() {
     end_package
 }
 
+package_kubernetes() {
+    local built=$1
+    begin_package rdmesh-kubernetes
+    put 755 "$built/rdmesh-device-plugin" /usr/bin
+    put 644 packaging/kubernetes/rdmesh-device-plugin.service /usr/lib/systemd/system
+    put 644 packaging/kubernetes/device-plugin.env /etc/rdmesh
+    control rdmesh-kubernetes "libc6 (>= $(needed_libc "$built/rdmesh-device-plugin")), rdmesh (= $(package_version))" '' \
+        'RDMA device for pods of Kubernetes' 'For a node: its pods ask for endpoints as for other devices.'
+    printf '/etc/rdmesh/device-plugin.env\n' >"$ROOT/DEBIAN/conffiles"
+    end_package
+}
+
 package_documentation() {
     begin_package rdmesh-doc
     put 644 README.md SECURITY.md ARCHITECTURE.md CHANGELOG.md /usr/share/doc/rdmesh
@@ -120,6 +132,7 @@ build_packages() {
     package_library "$1"
     package_router "$1"
     package_guest "$1"
+    package_kubernetes "$1"
     package_documentation
 }
 
