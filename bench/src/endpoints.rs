@@ -2,7 +2,7 @@
 
 use crate::results::{Results, Unit};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Added, DEFAULT_NETWORK, EndpointRequest, InterfaceName, Isolation, Quota, Registry};
+use rdmesh_fabric::{Added, DEFAULT_NETWORK, EndpointRequest, InterfaceName, Isolation, Labels, Quota, Registry};
 use rdmesh_router::endpoint::{EndpointId, gid_table};
 use rdmesh_router::session::{EndpointSpec, SessionServer};
 use rdmesh_router::worker::{Mode, WorkerConfig, Workers};
@@ -73,6 +73,7 @@ fn request(number: u32) -> EndpointRequest {
         isolation: Isolation::None,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 

@@ -7,7 +7,7 @@ use crate::goals::{Goal, goal};
 use crate::report::number;
 use crate::results::{Results, Unit};
 use rdmesh_fabric::api::{AcquireEndpoints, CreateEndpoint, EndpointInfo, Lifetime, ReleaseEndpoints};
-use rdmesh_fabric::{Client, Isolation, Name, Pool, Quota};
+use rdmesh_fabric::{Client, Name, Pool, Quota};
 use rdmesh_tests::{Endpoint, Lab, Program};
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -115,19 +115,8 @@ impl Bench {
         let begin = Instant::now();
         let mut last = None;
         for number in 0..count {
-            let request = CreateEndpoint {
-                name: format!("e{number}").parse().expect("a name"),
-                network: self.network.clone(),
-                vni: None,
-                addresses: Vec::new(),
-                quota: Quota::default(),
-                allowed_uid: None,
-                lifetime: Lifetime::Persistent,
-                take_over: false,
-                isolation: Isolation::Namespace,
-                netns: None,
-                interface: None,
-            };
+            let name = format!("e{number}").parse().expect("a name");
+            let request = CreateEndpoint::new(self.network.clone(), name);
             last = Some(self.client.create_endpoint(&request).expect("there is room"));
         }
         wait_for(&mut self.prober, address_of(&last.expect("there is one")));

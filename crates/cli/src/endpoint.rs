@@ -6,7 +6,7 @@ use crate::pool;
 use crate::show::{print_json, print_line};
 use crate::table::Table;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, MoveDevices, Netns};
-use rdmesh_fabric::{Client, ClientError, Isolation, Name};
+use rdmesh_fabric::{Client, ClientError, Isolation, Labels, Name};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
@@ -41,6 +41,7 @@ fn add(options: AddOptions, client: &Client) -> Result<(), Failure> {
     let request = CreateEndpoint {
         netns: netns.as_ref().map(|netns| Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
         interface: options.interface,
+        labels: Labels::parse(options.labels.iter().map(String::as_str))?,
         ..request(options.name, options.place, options.uid, isolation)
     };
     let info = client.create_endpoint(&request)?;
@@ -95,16 +96,24 @@ pub(crate) fn ensure(
 
 /// A table of endpoints.
 pub(crate) fn table(endpoints: &[EndpointInfo]) -> Table {
-    let mut table = Table::new(&["NETWORK", "ENDPOINT", "ADDRESS", "OWNER", "DIRECTORY"]);
+    let has_labels = endpoints.iter().any(|info| !info.endpoint.labels.is_empty());
+    let labels = has_labels.then_some("LABELS");
+    let header: Vec<&str> =
+        ["NETWORK", "ENDPOINT", "ADDRESS", "OWNER"].into_iter().chain(labels).chain(["DIRECTORY"]).collect();
+    let mut table = Table::new(&header);
     for info in endpoints {
-        let owner = info.endpoint.owner_pid.map_or("-".to_owned(), |pid| format!("pid {pid}"));
-        table.row([
-            info.endpoint.network.to_string(),
-            info.endpoint.name.to_string(),
+        let endpoint = &info.endpoint;
+        let mut row = vec![
+            endpoint.network.to_string(),
+            endpoint.name.to_string(),
             addresses(info),
-            owner,
-            info.directory.display().to_string(),
-        ]);
+            endpoint.owner_pid.map_or("-".to_owned(), |pid| format!("pid {pid}")),
+        ];
+        if has_labels {
+            row.push(if endpoint.labels.is_empty() { "-".to_owned() } else { endpoint.labels.to_string() });
+        }
+        row.push(info.directory.display().to_string());
+        table.row(row);
     }
     table
 }

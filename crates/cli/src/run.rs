@@ -78,17 +78,11 @@ pub(crate) fn of_caller(
         None => format!("run-{}", std::process::id()).parse::<Name>()?,
     };
     Ok(CreateEndpoint {
-        name,
-        network: place.net,
         vni: place.vni,
         addresses: place.ip,
         quota: place.quota.with_linger(linger),
-        allowed_uid: None,
         lifetime: Lifetime::Caller,
-        take_over: false,
-        isolation: Isolation::Namespace,
-        netns: None,
-        interface: None,
+        ..CreateEndpoint::new(place.net, name)
     })
 }
 

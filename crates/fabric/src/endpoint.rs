@@ -1,7 +1,7 @@
 //! Endpoints: name, network, addresses and limits.
 
 use crate::invalid::{InvalidField, Validate, require_one_of_each_family, require_unicast};
-use crate::{InterfaceName, Name, PoolMember, Quota};
+use crate::{InterfaceName, Labels, Name, PoolMember, Quota};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, Ipv4Addr};
@@ -31,6 +31,9 @@ pub struct Endpoint {
     /// The pool that it is of; its programs share that pool's network namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolMember>,
+    /// What its owner says about it.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
 }
 
 impl Endpoint {

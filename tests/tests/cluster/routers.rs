@@ -59,11 +59,15 @@ fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
     in_network(|| async {
         let mut etcd = Etcd::start(1, Security::TlsAndPassword);
         let [a, b, c] = [0, 1, 2].map(|number| router(number, &etcd.url()));
-        let (on_a, on_b) = (add(&a, "a", &[]), add(&b, "b", &[]));
+        let (on_a, on_b) = (add(&a, "a", &[]), add(&b, "b", &["--label", "app=db"]));
         wait_for(&a, &[&on_b]);
         wait_for(&b, &[&on_a]);
         // A host without endpoints on the network has no part in it.
         wait_for(&c, &[]);
+        // But can tell what is there.
+        let listed = c.api("/v1/networks/blue/endpoints");
+        assert_eq!((&listed[0]["host"], &listed[1]["host"]), (&"host0".into(), &"host1".into()), "{listed}");
+        assert_eq!(listed[1]["labels"], serde_json::json!({ "app": "db" }), "{listed}");
         let programs = Waiting::start(&a, &b, "");
         let (server, client) = (address_of(&a, "server"), address_of(&b, "client"));
         wait_for(&a, &[&on_b, &client]);

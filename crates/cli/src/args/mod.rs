@@ -253,6 +253,9 @@ pub(crate) struct AddOptions {
     /// Name of that interface, which the namespace must not have yet [default: eth0]
     #[arg(long, value_name = "NAME")]
     pub(crate) interface: Option<InterfaceName>,
+    /// A label, by which others find it; may be given several times
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    pub(crate) labels: Vec<String>,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
 }

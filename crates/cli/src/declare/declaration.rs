@@ -2,7 +2,9 @@
 
 use crate::args::Kind;
 use rdmesh_fabric::api::{CreateEndpoint, CreateNetwork, EndpointInfo, ScopePolicy};
-use rdmesh_fabric::{Client, ClientError, InvalidField, Isolation, Name, Pool, Quota, SecurityGroup, Tenant, Validate};
+use rdmesh_fabric::{
+    Client, ClientError, InvalidField, Isolation, Labels, Name, Pool, Quota, SecurityGroup, Tenant, Validate,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -35,6 +37,8 @@ pub(super) struct StayingEndpoint {
     allowed_uid: Option<u32>,
     #[serde(default)]
     isolation: Isolation,
+    #[serde(default)]
+    labels: Labels,
 }
 
 /// One object.
@@ -140,6 +144,7 @@ impl StayingEndpoint {
             quota: endpoint.quota,
             allowed_uid: endpoint.allowed_uid,
             isolation: endpoint.isolation,
+            labels: endpoint.labels,
         })
     }
 }
@@ -245,8 +250,8 @@ impl Object {
 
 impl StayingEndpoint {
     fn request(&self) -> CreateEndpoint {
-        let Self { name, network, addresses, quota, allowed_uid, isolation } = self.clone();
-        CreateEndpoint { addresses, quota, allowed_uid, isolation, ..CreateEndpoint::new(network, name) }
+        let Self { name, network, addresses, quota, allowed_uid, isolation, labels } = self.clone();
+        CreateEndpoint { addresses, quota, allowed_uid, isolation, labels, ..CreateEndpoint::new(network, name) }
     }
 }
 

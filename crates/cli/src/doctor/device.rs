@@ -4,7 +4,7 @@ use super::Finding;
 use super::packages::Packages;
 use crate::program::loads_with_musl;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Status};
-use rdmesh_fabric::{Client, DEFAULT_NETWORK, Isolation, Quota};
+use rdmesh_fabric::{Client, DEFAULT_NETWORK, Isolation};
 use rdmesh_router::endpoint::{DEVICE_NAME, LIBRARY_NAME};
 use std::io::ErrorKind;
 use std::path::Path;
@@ -32,17 +32,9 @@ pub(super) fn check(status: Option<&Status>, client: &Client) -> Vec<Finding> {
 
 fn endpoint(client: &Client) -> Result<EndpointInfo, Box<dyn std::error::Error>> {
     Ok(client.create_endpoint(&CreateEndpoint {
-        name: format!("doctor-{}", std::process::id()).parse()?,
-        network: DEFAULT_NETWORK.parse()?,
-        vni: None,
-        addresses: Vec::new(),
-        quota: Quota::default(),
-        allowed_uid: None,
         lifetime: Lifetime::Caller,
-        take_over: false,
         isolation: Isolation::None,
-        netns: None,
-        interface: None,
+        ..CreateEndpoint::new(DEFAULT_NETWORK.parse()?, format!("doctor-{}", std::process::id()).parse()?)
     })?)
 }
 

@@ -17,7 +17,7 @@ pub use policy::ScopePolicy;
 pub use pool::{AcquireEndpoints, PoolInfo, ReleaseEndpoints};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
-use crate::{Endpoint, InterfaceName, Isolation, Name, Network, Quota, TunnelKey};
+use crate::{Endpoint, InterfaceName, Isolation, Labels, Name, Network, Quota, TunnelKey};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::{IpAddr, SocketAddr};
@@ -101,6 +101,9 @@ pub struct CreateEndpoint {
     /// Name of the interface that it gets in its network namespace; where none is given, `eth0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceName>,
+    /// What its owner says about it.
+    #[serde(default, skip_serializing_if = "Labels::is_empty")]
+    pub labels: Labels,
 }
 
 impl CreateEndpoint {
@@ -118,6 +121,7 @@ impl CreateEndpoint {
             isolation: Isolation::default(),
             netns: None,
             interface: None,
+            labels: Labels::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use crate::api::{
     SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
-use crate::{Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
+use crate::{Endpoint, Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, StatusCode};
@@ -99,6 +99,11 @@ impl Client {
     /// The endpoint `name` of `network`.
     pub fn endpoint(&self, network: &Name, name: &Name) -> Result<EndpointInfo, ClientError> {
         self.get(&format!("/v1/endpoints/{network}/{name}"))
+    }
+
+    /// The endpoints of `network`, on all hosts of the cluster.
+    pub fn network_endpoints(&self, network: &Name) -> Result<Vec<Endpoint>, ClientError> {
+        self.get(&format!("/v1/networks/{network}/endpoints"))
     }
 
     /// Makes an endpoint.

@@ -19,7 +19,7 @@ pub use recovery::Owner;
 
 use crate::network::{DEFAULT_VNI, MAX_VNI};
 use crate::store::{Committed, Entry, Expect, LocalStore, Revision, StoreError, Transaction};
-use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Name, Network, PoolMember, Quota};
+use crate::{DEFAULT_NETWORK, Endpoint, InterfaceName, Isolation, Labels, Name, Network, PoolMember, Quota};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeSet;
@@ -68,6 +68,8 @@ pub struct EndpointRequest {
     pub interface: InterfaceName,
     /// See [`Endpoint::pool`].
     pub pool: Option<JoinPool>,
+    /// See [`Endpoint::labels`].
+    pub labels: Labels,
 }
 
 /// Result of [`Registry::add_endpoint`].
@@ -84,9 +86,10 @@ pub struct Added {
 impl EndpointRequest {
     /// The endpoint that is asked for, with the addresses that it is given.
     fn at(&self, addresses: Vec<IpAddr>) -> Endpoint {
-        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, pool, .. } = self.clone();
+        let Self { name, network, host, quota, allowed_uid, owner_pid, isolation, interface, pool, labels, .. } =
+            self.clone();
         let pool = pool.map(|JoinPool { name, link }| PoolMember { name, link: link.unwrap_or(addresses[0]) });
-        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface, pool }
+        Endpoint { name, network, host, addresses, quota, allowed_uid, owner_pid, isolation, interface, pool, labels }
     }
 }
 

@@ -3,7 +3,8 @@
 use super::{Added, EndpointRequest, HOSTS, JoinPool, Registry, RegistryError, decode};
 use crate::store::{Expect, Revision};
 use crate::{
-    DEFAULT_NETWORK, Endpoint, Host, InterfaceName, Isolation, Name, Network, Peer, PeerEndpoint, Quota, TopologyWatch,
+    DEFAULT_NETWORK, Endpoint, Host, InterfaceName, Isolation, Labels, Name, Network, Peer, PeerEndpoint, Quota,
+    TopologyWatch,
 };
 use std::net::IpAddr;
 
@@ -61,6 +62,7 @@ impl Registry {
             owner_pid: None,
             isolation: Isolation::None,
             interface: InterfaceName::default(),
+            labels: Labels::default(),
             pool: wanted.link.map(|link| JoinPool { name: Network::name_for(link), link: Some(link) }),
         })
     }

@@ -24,6 +24,7 @@ fn request(network: &str, name: &str, addresses: &[&str]) -> EndpointRequest {
         isolation: Isolation::Namespace,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 

@@ -9,7 +9,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::api::CreateNetwork;
-use rdmesh_fabric::{Network, SecurityGroup, Tenant};
+use rdmesh_fabric::{Endpoint, Network, SecurityGroup, Tenant};
 
 /// The operations.
 pub(super) fn operations() -> Vec<Operation> {
@@ -32,6 +32,12 @@ pub(super) fn operations() -> Vec<Operation> {
             None,
             json::<()>(),
             delete(remove_tenant),
+        ),
+        read(
+            "/v1/networks/{network}/endpoints",
+            "The endpoints of a network, on all hosts of the cluster",
+            json::<Vec<Endpoint>>(),
+            get(endpoints),
         ),
         change(
             "post",
@@ -88,6 +94,11 @@ async fn add_network(
     let Json(request) = request?;
     let made = api.blocking(move |host| host.records().add_network(request.into())).await??;
     Ok((StatusCode::CREATED, Json(made)))
+}
+
+async fn endpoints(State(api): State<Api>, Path(network): Path<String>) -> Result<Json<Vec<Endpoint>>, Refusal> {
+    let network = parse_name(network)?;
+    Ok(Json(api.blocking(move |host| host.records().endpoints(&network)).await??))
 }
 
 async fn groups(State(api): State<Api>) -> Result<Json<Vec<SecurityGroup>>, Refusal> {

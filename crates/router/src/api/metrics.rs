@@ -144,6 +144,14 @@ fn endpoints(host: &Host, contexts: &[ContextInfo]) -> Vec<Family> {
             family
         })
         .collect();
+    let mut labels = Family::new("rdmesh_endpoint_label".to_owned(), "gauge", "A label of an endpoint; always 1");
+    for info in &endpoints {
+        let (network, name) = (info.endpoint.network.as_str(), info.endpoint.name.as_str());
+        for (label, value) in info.endpoint.labels.iter() {
+            labels.push(&[("network", network), ("endpoint", name), ("label", label), ("value", value)], 1.0);
+        }
+    }
+    families.push(labels);
     let mut count = Family::new("rdmesh_endpoints".to_owned(), "gauge", "Endpoints");
     count.push(&[], endpoints.len() as f64);
     families.insert(0, count);

@@ -230,7 +230,7 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 mod tests {
     use super::*;
     use rdmesh_fabric::store::Embedded;
-    use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, PeerEndpoint, Quota, Registry};
+    use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, Labels, PeerEndpoint, Quota, Registry};
 
     fn gid(address: &str) -> Gid {
         Gid::from_ip(address.parse().unwrap())
@@ -256,6 +256,7 @@ mod tests {
                 isolation: Isolation::None,
                 interface: InterfaceName::default(),
                 pool: None,
+                labels: Labels::default(),
             })
             .unwrap();
         let addresses = vec!["10.7.0.3".parse().unwrap(), "fd00::3".parse().unwrap()];

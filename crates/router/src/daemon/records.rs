@@ -6,7 +6,7 @@ use super::endpoints::Endpoints;
 use super::error::HostError;
 use super::mesh::Mesh;
 use rdmesh_fabric::api::ScopePolicy;
-use rdmesh_fabric::{Name, Network, PolicyScope, Registry, RegistryError, SecurityGroup, Tenant};
+use rdmesh_fabric::{Endpoint, Name, Network, PolicyScope, Registry, RegistryError, SecurityGroup, Tenant};
 use std::sync::Arc;
 
 /// The records, as operators read and change them.
@@ -88,6 +88,14 @@ impl Records {
         }
         networks.sort_unstable_by(|one, other| one.name.cmp(&other.name));
         Ok(networks)
+    }
+
+    /// The endpoints of a network on all hosts of the cluster; without one, those that this host knows.
+    pub fn endpoints(&self, network: &Name) -> Result<Vec<Endpoint>, HostError> {
+        if let Some(shared) = &self.cluster {
+            return shared.with_cluster(async |cluster| cluster.endpoints(network).await);
+        }
+        Ok(self.registry.endpoints()?.into_iter().filter(|endpoint| endpoint.network == *network).collect())
     }
 
     /// Adds a security group to a network, or changes one. Where the host is in no cluster, it holds when this returns.

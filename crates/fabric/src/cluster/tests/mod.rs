@@ -7,7 +7,7 @@ mod records;
 
 use super::*;
 use crate::store::{Embedded, Store};
-use crate::{Endpoint, Host, InterfaceName, Isolation, Name, Network, Quota};
+use crate::{Endpoint, Host, InterfaceName, Isolation, Labels, Name, Network, Quota};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -60,6 +60,7 @@ pub(super) fn endpoint(host: &Host, text: &str, address: std::net::IpAddr) -> En
         isolation: Isolation::None,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 

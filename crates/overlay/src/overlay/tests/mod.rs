@@ -4,7 +4,7 @@ mod given;
 mod hosts;
 
 use super::*;
-use rdmesh_fabric::{InterfaceName, Isolation, Quota};
+use rdmesh_fabric::{InterfaceName, Isolation, Labels, Quota};
 use std::net::{IpAddr, TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 use std::thread;
@@ -70,6 +70,7 @@ fn endpoint(network: &Network, name: &str, addresses: &[&str]) -> Endpoint {
         isolation: Isolation::Namespace,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 

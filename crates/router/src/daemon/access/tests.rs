@@ -3,7 +3,7 @@
 use super::*;
 use proptest::prelude::*;
 use rdmesh_fabric::store::{Embedded, LocalStore};
-use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, PeerEndpoint, Quota, Registry};
+use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, Labels, PeerEndpoint, Quota, Registry};
 use std::sync::Arc;
 
 /// Endpoints `e0` to `e5`; the even ones are on this host.
@@ -80,6 +80,7 @@ fn request(name: Name, addresses: Vec<std::net::IpAddr>) -> EndpointRequest {
         isolation: Isolation::None,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 

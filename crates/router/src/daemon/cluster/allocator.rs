@@ -3,8 +3,8 @@
 use crate::daemon::error::HostError;
 use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
 use rdmesh_fabric::{
-    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Name, Network, NetworkGroups, Quota, Registry, RegistryError,
-    RotatedKey,
+    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Labels, Name, Network, NetworkGroups, Quota, Registry,
+    RegistryError, RotatedKey,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -167,6 +167,7 @@ impl Allocator {
             isolation: Isolation::None,
             interface: InterfaceName::default(),
             pool: None,
+            labels: Labels::default(),
         });
     }
 

@@ -212,6 +212,7 @@ impl Endpoints {
             isolation,
             interface: request.interface.unwrap_or_default(),
             pool: None,
+            labels: request.labels,
         })?;
         let (endpoint, network) = (added.endpoint, added.network);
         if owned {

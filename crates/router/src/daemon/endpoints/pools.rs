@@ -13,8 +13,8 @@ use crate::daemon::restore;
 use crate::endpoint::Library;
 use rdmesh_fabric::api::{AcquireEndpoints, EndpointInfo, Lifetime, PoolInfo, ReleaseEndpoints};
 use rdmesh_fabric::{
-    Acquisition, Endpoint, EndpointRequest, InterfaceName, Isolation, JoinPool, Name, Network, Pool, RegistryError,
-    Validate,
+    Acquisition, Endpoint, EndpointRequest, InterfaceName, Isolation, JoinPool, Labels, Name, Network, Pool,
+    RegistryError, Validate,
 };
 use rdmesh_overlay::{Errors, check_confinement};
 use std::net::IpAddr;
@@ -406,6 +406,7 @@ impl Pools<'_> {
                 owner_pid: None,
                 isolation: Isolation::Pool,
                 interface: InterfaceName::default(),
+                labels: Labels::default(),
                 pool: Some(JoinPool { name: pool.name.clone(), link }),
             })?;
             link = link.or_else(|| added.endpoint.pool.as_ref().map(|pool| pool.link));

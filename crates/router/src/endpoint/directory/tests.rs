@@ -1,5 +1,5 @@
 use super::*;
-use rdmesh_fabric::{InterfaceName, Isolation, Quota};
+use rdmesh_fabric::{InterfaceName, Isolation, Labels, Quota};
 use rustix::net::connect;
 
 fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
@@ -14,6 +14,7 @@ fn endpoint(addresses: &[&str], isolation: Isolation) -> Endpoint {
         isolation,
         interface: InterfaceName::default(),
         pool: None,
+        labels: Labels::default(),
     }
 }
 
