@@ -136,6 +136,8 @@ fn pods_have_endpoints_as_devices_and_faster_sockets_between_them() {
     });
     let [server, client] = &pods;
     assert_ne!(server.device, client.device);
+    let labels = &node.endpoint(server).expect("an endpoint")["labels"];
+    assert_eq!(*labels, json!({ "kubernetes.io/namespace": "team", "kubernetes.io/pod": "server" }));
     let ip = node.endpoint(server).expect("an endpoint")["addresses"][0].as_str().expect("an address").to_owned();
     let libraries = ["librdmesh.so", "librdmesh-sockets.so"];
     let start = |pod: &Pod<'_>, command: &[&str]| pod.namespace.start_on(&pod.directory, &libraries, command);
@@ -184,7 +186,8 @@ fn endpoints_of_pods_that_have_ended_are_removed() {
         pod
     });
     let [idle, busy] = &pods;
-    assert_eq!(node.endpoint(idle).expect("an endpoint")["isolation"], "none");
+    let endpoint = node.endpoint(idle).expect("an endpoint");
+    assert_eq!((&endpoint["isolation"], &endpoint["labels"]["kubernetes.io/pod"]), (&json!("none"), &json!("idle")));
     let mut program = busy.namespace.start_on(&busy.directory, &["librdmesh.so"], &["ibv_rc_pingpong", "-g", "1"]);
     program.wait_listening(18515);
     pods.iter().for_each(|pod| node.end(pod));

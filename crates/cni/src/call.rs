@@ -33,6 +33,13 @@ pub(crate) struct Container {
     arguments: Vec<(String, String)>,
 }
 
+/// A pod of Kubernetes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Pod<'a> {
+    pub(crate) namespace: &'a str,
+    pub(crate) name: &'a str,
+}
+
 impl Call {
     pub(crate) fn from_environment() -> Result<Self, Error> {
         Self::parse(|name| std::env::var(name).ok().filter(|value| !value.is_empty()))
@@ -80,6 +87,11 @@ impl Container {
 
     fn with_netns(self) -> Result<Self, Error> {
         if self.netns.is_some() { Ok(self) } else { Err(Error::environment("CNI_NETNS is missing")) }
+    }
+
+    /// The pod that it is of, if Kubernetes runs it.
+    pub(crate) fn pod(&self) -> Option<Pod<'_>> {
+        Some(Pod { namespace: self.argument("K8S_POD_NAMESPACE")?, name: self.argument("K8S_POD_NAME")? })
     }
 
     /// The value of a key of `CNI_ARGS`.

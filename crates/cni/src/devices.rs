@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::operation::{check_interface, missing_namespace, namespace, read_interface, refused};
 use crate::outcome::Error;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Netns};
-use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Name};
+use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Labels, Name};
 use rdmesh_kubelet::pod_resources::{self, PodDevice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -52,7 +52,7 @@ impl Devices<'_> {
         for (number, slot) in slots.iter().enumerate() {
             // A pod's network may be set up again.
             self.remove_endpoint(slot)?;
-            let made = self.create(slot, &netns, number);
+            let made = self.create(slot, container, &netns, number);
             let found = made.and_then(|info| read_interface(&netns, info.endpoint.interface.as_str()));
             match found.and_then(|found| found.ok_or_else(|| Error::failed("the interface has gone"))) {
                 Ok(interface) => {
@@ -69,13 +69,21 @@ impl Devices<'_> {
         Ok(result.to_string())
     }
 
-    fn create(&self, slot: &Slot, netns: &OwnedFd, number: usize) -> Result<EndpointInfo, Error> {
+    fn create(
+        &self,
+        slot: &Slot,
+        container: &Container,
+        netns: &OwnedFd,
+        number: usize,
+    ) -> Result<EndpointInfo, Error> {
+        let labels = container.pod().map(|pod| Labels::of_pod(pod.namespace, pod.name)).unwrap_or_default();
         let interface: InterfaceName = format!("rdmesh{number}").parse().map_err(|error| Error::failed(&error))?;
         let request = CreateEndpoint {
             quota: self.config.quota,
             isolation: Isolation::Given,
             netns: Some(Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
             interface: Some(interface),
+            labels,
             ..CreateEndpoint::new(slot.network.clone(), slot.name.clone())
         };
         self.client.create_endpoint(&request).map_err(|error| refused(&error))
@@ -122,15 +130,16 @@ impl Devices<'_> {
 
     /// The endpoints that containers of a pod have as devices; none where the runtime connects something else than a pod.
     fn slots(&self, container: &Container) -> Result<Vec<Slot>, Error> {
-        let argument = |key| container.argument(key);
-        let (Some(namespace), Some(pod)) = (argument("K8S_POD_NAMESPACE"), argument("K8S_POD_NAME")) else {
-            return Ok(Vec::new());
-        };
+        let Some(pod) = container.pod() else { return Ok(Vec::new()) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed(&error))?;
         let listed = runtime.block_on(pod_resources::list(&pod_resources::socket(self.kubelet)));
         let devices = listed.map_err(|error| Error::try_again_later(&error))?;
-        Ok(devices.iter().filter(|one| one.namespace == namespace && one.pod == pod).filter_map(Slot::of).collect())
+        Ok(devices
+            .iter()
+            .filter(|one| one.namespace == pod.namespace && one.pod == pod.name)
+            .filter_map(Slot::of)
+            .collect())
     }
 
     /// Removes an endpoint, if it is there.

@@ -7,8 +7,8 @@ use crate::devices::Devices;
 use crate::interface;
 use crate::ipam::Ipam;
 use crate::outcome::{Error, Interface};
-use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Lifetime, Netns};
-use rdmesh_fabric::{Client, ClientError, Endpoint, Isolation, Name, StateDir};
+use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Netns};
+use rdmesh_fabric::{Client, ClientError, Endpoint, Isolation, Labels, Name, StateDir};
 use serde_json::Value;
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -68,17 +68,13 @@ impl Plugin<'_> {
     fn create(&self, container: &Container, netns: &OwnedFd, handed: Vec<IpAddr>) -> Result<EndpointInfo, Error> {
         let asked = self.config.addresses(container.argument("IP"))?;
         let request = CreateEndpoint {
-            name: self.endpoint_of(container),
-            network: self.network.clone(),
-            vni: None,
             addresses: if handed.is_empty() { asked } else { handed },
             quota: self.config.quota,
-            allowed_uid: None,
-            lifetime: Lifetime::Persistent,
-            take_over: false,
             isolation: Isolation::Given,
             netns: Some(Netns::Descriptor(netns.as_raw_fd().unsigned_abs())),
             interface: Some(self.config.interface(&container.interface)?),
+            labels: container.pod().map(|pod| Labels::of_pod(pod.namespace, pod.name)).unwrap_or_default(),
+            ..CreateEndpoint::new(self.network.clone(), self.endpoint_of(container))
         };
         self.client.create_endpoint(&request).map_err(|error| refused(&error))
     }

@@ -65,8 +65,8 @@ async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
 async fn offer(options: Options, state: StateDir, offered: Offered) {
     let grace = Duration::from_secs(options.grace.into());
     let slots = Arc::new(find(state, offered, grace).await);
-    let offer = Arc::new(Offer::new(Arc::clone(&slots), options.accel));
     let pods = pod_resources::socket(&options.kubelet_dir);
+    let offer = Arc::new(Offer::new(Arc::clone(&slots), pods.clone(), options.accel));
     tokio::join!(offer.run(registration::folder(&options.kubelet_dir)), collector::run(slots, pods));
 }
 

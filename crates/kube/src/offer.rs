@@ -1,5 +1,6 @@
 //! The plugin of a network: its server, its registration, the health of its devices.
 
+use crate::collector::holders;
 use crate::slots::{SlotError, Slots};
 use rdmesh_fabric::ENDPOINT_MOUNT;
 use rdmesh_kubelet::device_plugin::{Allocation, Device, DevicePlugin, HEALTHY, Mount, Refusal, UNHEALTHY, serve};
@@ -19,16 +20,18 @@ use tracing::{info, warn};
 pub(crate) struct Offer {
     slots: Arc<Slots>,
     devices: watch::Sender<Vec<Device>>,
+    /// The kubelet's socket that tells which pods have which devices.
+    pods: PathBuf,
     /// Libraries that programs load, with colons between them.
     libraries: String,
 }
 
 impl Offer {
-    pub(crate) fn new(slots: Arc<Slots>, is_accelerated: bool) -> Self {
+    pub(crate) fn new(slots: Arc<Slots>, pods: PathBuf, is_accelerated: bool) -> Self {
         let (devices, _) = watch::channel(devices(&slots, true));
         let names = &["librdmesh.so", "librdmesh-sockets.so"][..if is_accelerated { 2 } else { 1 }];
         let paths: Vec<String> = names.iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}")).collect();
-        Self { slots, devices, libraries: paths.join(":") }
+        Self { slots, devices, pods, libraries: paths.join(":") }
     }
 
     /// Serves the kubelet whose plugins have their sockets in `folder`, for ever.
@@ -107,8 +110,10 @@ impl DevicePlugin for Offer {
     }
 
     async fn start(&self, asked: Vec<String>) -> Result<(), Refusal> {
+        // An endpoint whose pod cannot be told has no labels, and works.
+        let holders = holders(&self.slots, &self.pods).await.unwrap_or_default();
         let slots = Arc::clone(&self.slots);
-        blocking(move || slots.start(&asked)).await
+        blocking(move || slots.start(&asked, &holders)).await
     }
 }
 

@@ -6,7 +6,7 @@
 
 use crate::options::Offered;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
-use rdmesh_fabric::{Client, ClientError, Isolation, Name, StateDir, short_hash};
+use rdmesh_fabric::{Client, ClientError, Isolation, Labels, Name, StateDir, short_hash};
 use std::collections::{HashMap, HashSet};
 use std::fs::DirBuilder;
 use std::io;
@@ -104,7 +104,8 @@ impl Slots {
     }
 
     /// Makes the endpoint of a container that starts, unless it is there: the container starts again, or `rdmesh-cni` has made it.
-    pub(crate) fn start(&self, asked: &[String]) -> Result<(), SlotError> {
+    /// `holders` are the pods' slots, as far as they are known.
+    pub(crate) fn start(&self, asked: &[String], holders: &[Holder]) -> Result<(), SlotError> {
         let slot = self.slot(asked)?;
         if let Some(taken) = self.taken().get_mut(&slot) {
             taken.heard = Instant::now();
@@ -113,8 +114,12 @@ impl Slots {
             Err(ClientError::Refused { status: 404, .. }) => {}
             found => return Ok(found.map(drop)?),
         }
-        let request =
-            CreateEndpoint { isolation: Isolation::None, ..CreateEndpoint::new(self.offered.network.clone(), slot) };
+        let holder = holders.iter().find(|holder| holder.slot == slot.as_str());
+        let request = CreateEndpoint {
+            isolation: Isolation::None,
+            labels: holder.map(|holder| Labels::of_pod(&holder.namespace, &holder.pod)).unwrap_or_default(),
+            ..CreateEndpoint::new(self.offered.network.clone(), slot)
+        };
         Ok(self.client.create_endpoint(&request).map(drop)?)
     }
 
