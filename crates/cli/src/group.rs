@@ -10,7 +10,8 @@ use std::fmt::Display;
 /// Adds a security group, or changes one.
 pub(crate) fn set(group: &SecurityGroup, client: &Client) -> Result<(), Failure> {
     client.set_group(group)?;
-    print_line(format!("Group `{}` of network `{}` is set. {RDMA_ONLY}", group.name, group.network))
+    let binds = if group.covers_ip { BOTH } else { RDMA_ONLY };
+    print_line(format!("Group `{}` of network `{}` is set. {binds}", group.name, group.network))
 }
 
 /// Lists security groups.
@@ -22,10 +23,12 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     if groups.is_empty() {
         return print_line("No security groups: endpoints of one network reach each other. `rdmesh group set --help`");
     }
-    let mut table = Table::new(&["NETWORK", "GROUP", "MEMBERS", "FROM", "TO"]);
+    let mut table = Table::new(&["NETWORK", "GROUP", "BINDS", "MEMBERS", "FROM", "TO"]);
     for group in groups {
-        let SecurityGroup { name, network, members, allow_from, allow_to } = group;
-        table.row([network.to_string(), name.to_string(), text(&members), text(&allow_from), text(&allow_to)]);
+        let SecurityGroup { name, network, members, allow_from, allow_to, covers_ip } = group;
+        let binds = if covers_ip { "RDMA, IP" } else { "RDMA" }.to_owned();
+        let (name, network) = (name.to_string(), network.to_string());
+        table.row([network, name, binds, text(&members), text(&allow_from), text(&allow_to)]);
     }
     print_line(table)
 }
@@ -56,6 +59,7 @@ fn text<T: Display>(items: impl IntoIterator<Item = T>) -> String {
     if items.is_empty() { "-".to_owned() } else { items.join(", ") }
 }
 
+const BOTH: &str =
+    "It binds RDMA (queue pairs, datagrams, rdma_cm), and TCP, UDP and other IP on the endpoints' interfaces.";
 /// A remark for operators, who would expect more of such rules.
-const RDMA_ONLY: &str =
-    "It binds RDMA (queue pairs, datagrams, rdma_cm), not TCP and UDP on the endpoints' interfaces.";
+const RDMA_ONLY: &str = "It binds RDMA (queue pairs, datagrams, rdma_cm), not TCP and UDP on the endpoints' interfaces: for these add --covers-ip.";

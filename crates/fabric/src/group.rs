@@ -32,6 +32,9 @@ pub struct SecurityGroup {
     /// Those whom its members may connect to.
     #[serde(default)]
     pub allow_to: Vec<Rule>,
+    /// Whether the rules of its members hold for IP on their interfaces (TCP, UDP and others), too, and not for RDMA only.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub covers_ip: bool,
 }
 
 /// A rule of a group. As text: the other side, and the ports of rdma_cm if only some are meant, as in `group/web@7471` or
@@ -65,6 +68,11 @@ pub enum Counterpart {
     "`{0}` is not a rule: it is any, group/NAME, endpoint/NAME or ADDRESS/LENGTH, and @PORT or @FIRST-LAST behind it"
 )]
 pub struct InvalidRule(String);
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_false(value: &bool) -> bool {
+    !*value
+}
 
 /// The security groups of a network, with the addresses of the endpoints of other hosts that they name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

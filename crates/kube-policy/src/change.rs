@@ -94,6 +94,7 @@ fn openings(
         members,
         allow_from: any(),
         allow_to: any(),
+        covers_ip: true,
     };
     networks.into_iter().map(group).collect()
 }
@@ -116,6 +117,7 @@ fn union(one: &SecurityGroup, other: &SecurityGroup) -> SecurityGroup {
         members: one.members.union(&other.members).cloned().collect(),
         allow_from: rules(&one.allow_from, &other.allow_from),
         allow_to: rules(&one.allow_to, &other.allow_to),
+        covers_ip: one.covers_ip || other.covers_ip,
     }
 }
 
@@ -131,6 +133,7 @@ mod tests {
             members: members.split_whitespace().map(|name| name.parse().unwrap()).collect(),
             allow_from: rules(from),
             allow_to: rules(to),
+            covers_ip: true,
         }
     }
 

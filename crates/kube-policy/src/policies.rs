@@ -52,6 +52,7 @@ fn groups_of(objects: &Objects, network: &Name) -> Vec<SecurityGroup> {
             members: selected.iter().map(|member| member.endpoint.clone()).collect(),
             allow_from: if directions.ingress { scene.ingress(spec) } else { Vec::new() },
             allow_to: if directions.egress { scene.egress(spec) } else { Vec::new() },
+            covers_ip: true,
         });
     }
     let open = |is_open: fn(&Directions) -> bool| -> BTreeSet<Name> {
@@ -64,6 +65,7 @@ fn groups_of(objects: &Objects, network: &Name) -> Vec<SecurityGroup> {
         members,
         allow_from,
         allow_to,
+        covers_ip: true,
     };
     groups.push(group(OPEN_IN, open(|directions| !directions.ingress), any.clone(), Vec::new()));
     groups.push(group(OPEN_OUT, open(|directions| !directions.egress), Vec::new(), any));

@@ -1,9 +1,9 @@
 //! Bridge of a tenant network on this host, in a namespace of its own.
 
-use crate::Errors;
 use crate::forwarding::{Devices, Entry};
 use crate::link::{Changes, Index, Interface, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
+use crate::{Errors, MacAddress};
 use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::AsFd;
@@ -184,6 +184,11 @@ impl Bridge {
     }
 }
 
+/// Name of the bridge port that leads to the interface with `mac`: unique on its network, as the first address is.
+pub(crate) fn port_name(mac: MacAddress) -> String {
+    mac.octets().iter().fold(String::from(PORT_PREFIX), |name, byte| format!("{name}{byte:02x}"))
+}
+
 /// Whether a port is one that was made here.
 fn is_own(name: &str) -> bool {
     let hex = name.strip_prefix(PORT_PREFIX).filter(|rest| rest.len() == 12);
@@ -202,6 +207,6 @@ fn explain(error: io::Error, vni: u32) -> io::Error {
 }
 
 /// Prefix of the names of endpoints' bridge ports; 12 hexadecimal digits follow.
-pub(crate) const PORT_PREFIX: &str = "v";
+const PORT_PREFIX: &str = "v";
 const BRIDGE: &str = "br0";
 const VXLAN: &str = "vxlan0";

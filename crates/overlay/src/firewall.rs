@@ -19,7 +19,7 @@ pub struct Firewall {
 #[derive(Debug, thiserror::Error)]
 pub enum FirewallError {
     /// There is no program for them.
-    #[error("the firewall rules need the `nft` program: install nftables, or leave out --firewall")]
+    #[error("rules of a firewall need the `nft` program: install nftables")]
     NoProgram,
     /// It failed.
     #[error("nft does not set the firewall rules: {0}")]
@@ -84,7 +84,7 @@ fn removal() -> String {
 }
 
 /// Runs `nft`; returns its output.
-fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
+pub(crate) fn nft(arguments: &[&str], input: &str) -> Result<String, FirewallError> {
     let mut command = Command::new("nft");
     command.args(arguments).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {

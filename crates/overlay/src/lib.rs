@@ -20,6 +20,7 @@
 mod bridge;
 mod confine;
 mod errors;
+mod filter;
 mod firewall;
 mod forwarding;
 mod guest;
@@ -33,6 +34,7 @@ mod underlay;
 
 pub use confine::{ConfineError, Confinement, ControlGroup, check_confinement};
 pub use errors::Errors;
+pub use filter::{Allowed, Guarded};
 pub use firewall::{Firewall, FirewallError};
 pub use guest::GuestNetwork;
 pub use mac::MacAddress;

@@ -150,6 +150,56 @@ fn a_host_that_loses_the_store_for_its_tenure_is_given_up_and_comes_back() {
 }
 
 /// A new connection between two sites.
+#[test]
+fn a_group_that_covers_ip_holds_for_tcp_and_ping_on_one_host_and_between_hosts() {
+    let cluster = Cluster::start(3, TERMS);
+    let mut sites = sites(&cluster, "blue");
+    sites.push(cluster.site(0, "blue", "e3", Some(&address(3))));
+    let (server, here, elsewhere) = (0, 3, 2);
+    for site in &mut sites[..2] {
+        site.serve("python3 -m http.server 8080 --bind ::", 8080);
+    }
+    let connect = |sites: &mut [Site], from: usize, to: usize| {
+        sites[from].try_run(&format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{}/8080'", address(to))).0
+    };
+    let text = sites[server].run("ip -6 -o address show dev eth0 scope link");
+    let local = text.split_whitespace().find_map(|word| word.strip_suffix("/64")).expect("an address").to_owned();
+    let connect_by_local_address = |sites: &mut [Site], from: usize| {
+        let create = format!("import socket; socket.create_connection((\"{local}%eth0\", 8080), 2)");
+        sites[from].try_run(&format!("python3 -c '{create}'")).0
+    };
+    let ping = |sites: &mut [Site], from: usize| sites[from].try_run(&format!("ping -c 1 -W 1 {}", address(server))).0;
+    let group = |command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        cluster.lab(1).command(&[&["group"], &words[..]].concat()).ok();
+    };
+    assert!([1, elsewhere, here].into_iter().all(|from| connect(&mut sites, from, server)));
+    until(LIMIT, "the address of the link leads there", || connect_by_local_address(&mut sites, here).then_some(()));
+    group("set db --net blue --member e0 --from endpoint/e1@8080 --covers-ip");
+    until(LIMIT, "the group holds on the server's host", || (!connect(&mut sites, elsewhere, server)).then_some(()));
+    for round in 0..2 {
+        assert!(connect(&mut sites, 1, server) && ping(&mut sites, 1), "{round}");
+        for stranger in [elsewhere, here] {
+            assert!(!connect(&mut sites, stranger, server) && !ping(&mut sites, stranger), "{stranger} {round}");
+        }
+        assert!(!connect(&mut sites, server, 1), "it may begin nothing");
+        assert!(!connect_by_local_address(&mut sites, here), "an address of the link is no way around");
+        if round == 0 {
+            // Filters outlive a router.
+            cluster.kill_router(0);
+            assert!(!connect(&mut sites, elsewhere, server));
+            cluster.lab(0).up_again();
+        }
+    }
+    group("set db --net blue --member e0 --from endpoint/e1@8081 --to endpoint/e1 --covers-ip");
+    until(LIMIT, "the port is another one", || (!connect(&mut sites, 1, server)).then_some(()));
+    assert!(connect(&mut sites, server, 1));
+    // A group that does not cover IP leaves it alone.
+    group("set db --net blue --member e0 --from endpoint/e1@8081");
+    until(LIMIT, "IP is not filtered", || connect(&mut sites, elsewhere, server).then_some(()));
+    assert!(connect(&mut sites, here, server) && ping(&mut sites, here));
+}
+
 fn exchange_briefly(sites: &mut [Site], server: usize, client: usize) {
     let command = format!("timeout 60 ib_write_bw -F -p {} -s 4096 -n 200", PORT + 1);
     sites[server].serve(&command, PORT + 1);

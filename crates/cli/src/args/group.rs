@@ -68,6 +68,9 @@ pub(crate) struct SetGroup {
     /// Peers that its members may connect to
     #[arg(long, value_name = "RULE")]
     to: Vec<Rule>,
+    /// Hold for TCP, UDP and other IP on its members' interfaces, too (needs nftables on each host)
+    #[arg(long)]
+    covers_ip: bool,
 }
 
 #[derive(ClapArgs)]
@@ -100,6 +103,7 @@ impl SetGroup {
             members: self.member.iter().cloned().collect(),
             allow_from: self.from.clone(),
             allow_to: self.to.clone(),
+            covers_ip: self.covers_ip,
         }
     }
 }

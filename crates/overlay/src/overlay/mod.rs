@@ -1,6 +1,7 @@
 //! Overlay: the namespaces, bridges and VXLAN devices of the host's tenant networks.
 
-use crate::bridge::{Bridge, PORT_PREFIX, Remote};
+use crate::bridge::{Bridge, Remote, port_name};
+use crate::filter::{Filter, Guarded};
 use crate::forwarding::Entry;
 use crate::link::{Changes, Interface, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
@@ -23,6 +24,16 @@ pub struct Overlay {
     /// Endpoints on other hosts, by network. The lock admits one change at a time: whether a network's namespace is still
     /// needed depends on the other namespaces.
     remote: Mutex<BTreeMap<Name, Remote>>,
+    filters: Mutex<Filters>,
+}
+
+/// Filters of networks.
+#[derive(Debug, Default)]
+struct Filters {
+    /// None before it is known what is wanted: until then the filters of a dead router stay.
+    wanted: Option<BTreeMap<Name, Filter>>,
+    /// Filters in force. Those that a dead router has left are not known.
+    applied: BTreeMap<Name, Option<Filter>>,
 }
 
 /// A kernel operation that failed, and the cause.
@@ -45,7 +56,7 @@ impl Overlay {
     pub fn new(state: StateDir, underlay: Option<Underlay>) -> Result<Self, OverlayError> {
         let directory = state.namespaces();
         fs::create_dir_all(&directory).map_err(|e| failed(format!("making {}", directory.display()), e))?;
-        Ok(Self { state, underlay, remote: Mutex::default() })
+        Ok(Self { state, underlay, remote: Mutex::default(), filters: Mutex::default() })
     }
 
     /// Connects the namespace of `endpoint`, a new one unless it was given ([`Overlay::adopt`]), to `network`. Returns the
@@ -140,6 +151,18 @@ impl Overlay {
         Errors::all(changed).map_err(|e| failed("telling VXLAN devices where their peers are".to_owned(), e))
     }
 
+    /// Sets the endpoints of this host whose IP is filtered, by network. They hold when this returns, and for networks to come.
+    pub fn set_filters(&self, guarded: &BTreeMap<Name, Vec<Guarded>>) -> Result<(), OverlayError> {
+        let _changing = self.changing();
+        let mut filters = self.filters();
+        let wanted = guarded.iter().map(|(network, guarded)| (network.clone(), Filter::new(guarded)));
+        let wanted: BTreeMap<Name, Filter> = wanted.collect();
+        let networks: BTreeSet<Name> = wanted.keys().chain(filters.applied.keys()).cloned().collect();
+        filters.wanted = Some(wanted);
+        let applied = networks.iter().map(|network| self.filter(network, &mut filters));
+        Errors::all(applied).map_err(|e| failed("filtering IP on networks".to_owned(), e))
+    }
+
     /// Makes the interface `name` of the calling thread's namespace a part of `network`.
     pub fn attach(&self, network: &Network, name: &str) -> Result<(), OverlayError> {
         let changing = self.changing();
@@ -209,6 +232,7 @@ impl Overlay {
             return Errors::all([Bridge::dissolve(&file), Namespace::remove(&file)]);
         };
         let Some(mut bridge) = Bridge::open(&file)? else { return Namespace::remove(&file) };
+        self.filters().applied.insert(network.name.clone(), None);
         let ports = endpoints
             .iter()
             .filter(|endpoint| endpoint.network == network.name)
@@ -240,6 +264,27 @@ impl Overlay {
         self.remote.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn filters(&self) -> MutexGuard<'_, Filters> {
+        self.filters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a network's filter into force, where the network is there.
+    fn filter(&self, network: &Name, filters: &mut Filters) -> io::Result<()> {
+        let Some(wanted) = &filters.wanted else { return Ok(()) };
+        let wanted = wanted.get(network).cloned().unwrap_or_default();
+        let applied = filters.applied.get(network).cloned().unwrap_or_else(|| Some(Filter::default()));
+        if applied.as_ref() == Some(&wanted) {
+            return Ok(());
+        }
+        let Some(namespace) = Namespace::open(&self.state.network_namespace(network))? else {
+            filters.applied.remove(network);
+            return Ok(());
+        };
+        namespace.run(|| wanted.apply().map_err(io::Error::other))?;
+        filters.applied.insert(network.clone(), Some(wanted));
+        Ok(())
+    }
+
     fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, Remote>) -> io::Result<Bridge> {
         let mut bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
         if let Some(underlay) = self.underlay {
@@ -250,6 +295,7 @@ impl Overlay {
                 bridge.reach(&Remote::default(), remote)?;
             }
         }
+        self.filter(&network.name, &mut self.filters())?;
         Ok(bridge)
     }
 
@@ -326,6 +372,7 @@ impl Overlay {
         if is_used || !Bridge::open(&file)?.map_or(Ok(true), is_empty)? {
             return Ok(());
         }
+        self.filters().applied.remove(network);
         Errors::all([Bridge::dissolve(&file), Namespace::remove(&file)])
     }
 }
@@ -392,11 +439,6 @@ fn taken(name: &str) -> io::Error {
     let text =
         format!("it has an interface `{name}` already: choose another name with --interface (`interface` in the API)");
     io::Error::new(io::ErrorKind::AlreadyExists, text)
-}
-
-/// Name of the bridge port that leads to the interface with `mac`: unique on its network, as the first address is.
-fn port_name(mac: MacAddress) -> String {
-    mac.octets().iter().fold(String::from(PORT_PREFIX), |name, byte| format!("{name}{byte:02x}"))
 }
 
 fn mac_of(endpoint: &Endpoint) -> MacAddress {

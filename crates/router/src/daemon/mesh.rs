@@ -100,6 +100,7 @@ fn follow(mut watch: TopologyWatch, targets: &Targets, progress: &Progress) {
         let hosts = hosts(watch.topology());
         // First: a new address is not reachable before its rules hold.
         set_rules(watch.topology(), targets);
+        filter_ip(watch.topology(), targets);
         placed.update(watch.topology(), &hosts, targets);
         if let Some(overlay) = &targets.overlay {
             let elsewhere = watch.topology().endpoints().filter(|endpoint| endpoint.host != targets.host);
@@ -149,6 +150,14 @@ fn set_rules(topology: &Topology, targets: &Targets) {
             // One that has ended has no queue pairs.
             let _ = worker.try_call(|_| ());
         }
+    }
+}
+
+/// Has the networks' bridges filter IP as the groups say that cover it.
+fn filter_ip(topology: &Topology, targets: &Targets) {
+    let Some(overlay) = &targets.overlay else { return };
+    if let Err(error) = overlay.set_filters(&access::guarded(topology, &targets.host)) {
+        tracing::error!(%error, "IP is not filtered as security groups say, will try again with the next change");
     }
 }
 

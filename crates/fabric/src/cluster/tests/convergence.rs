@@ -96,6 +96,7 @@ async fn perform(step: Step, hosts: &mut [Watcher], store: &Embedded) {
                 members: members.into_iter().map(|n| name(&format!("e{n}"))).collect(),
                 allow_from: vec![format!("group/g{group}@7-{host}9").parse().unwrap()],
                 allow_to: Vec::new(),
+                covers_ip: false,
             };
             let _ = hosts[host].cluster.set_group(&group).await;
         }

@@ -238,6 +238,7 @@ fn followers_of_a_network_see_the_same_whatever_they_missed() {
             members: [name("web")].into(),
             allow_from: vec![Counterpart::Any.into()],
             allow_to: Vec::new(),
+            covers_ip: false,
         };
         let scope = PolicyScope::Endpoint { network: name("blue"), name: name("web") };
         let policy = Policy { rate: Some(Rate::bits(1_000_000)), ..Policy::default() };

@@ -2,6 +2,10 @@
 //!
 //! Endpoints that are in the same groups, and that the same rules name, are one class: there are few, however many endpoints.
 
+mod ip;
+
+pub(super) use ip::guarded;
+
 use crate::endpoint::gid_table;
 use ipnet::IpNet;
 use rdmesh_fabric::{Counterpart, Endpoint, Groups, Name, NetworkGroups, Rule, SecurityGroup, Topology};

@@ -4,6 +4,7 @@ use super::*;
 use proptest::prelude::*;
 use rdmesh_fabric::store::{Embedded, LocalStore};
 use rdmesh_fabric::{EndpointRequest, Host, InterfaceName, Isolation, Labels, PeerEndpoint, Quota, Registry};
+use rdmesh_overlay::{Allowed, Guarded};
 use std::sync::Arc;
 
 /// Endpoints `e0` to `e5`; the even ones are on this host.
@@ -43,6 +44,7 @@ fn groups() -> impl Strategy<Value = Vec<SecurityGroup>> {
             members: members.into_iter().map(|n| name(&format!("e{n}"))).collect(),
             allow_from: rules(from),
             allow_to: rules(to),
+            covers_ip: false,
         };
         groups.into_iter().enumerate().map(group).collect()
     })
@@ -77,7 +79,7 @@ fn request(name: Name, addresses: Vec<std::net::IpAddr>) -> EndpointRequest {
         quota: Quota::default(),
         allowed_uid: None,
         owner_pid: None,
-        isolation: Isolation::None,
+        isolation: Isolation::Namespace,
         interface: InterfaceName::default(),
         pool: None,
         labels: Labels::default(),
@@ -127,6 +129,7 @@ fn other_networks_and_other_addresses_of_an_endpoint_follow() {
         members: [name("e0")].into(),
         allow_from: vec!["10.9.0.0/24".parse().unwrap()],
         allow_to: Vec::new(),
+        covers_ip: false,
     };
     let mut rules = AccessRules::new(1);
     add_rules(&mut rules, &topology(&[group]), &name("here"));
@@ -136,6 +139,32 @@ fn other_networks_and_other_addresses_of_an_endpoint_follow() {
     assert!(may_begin(7, "10.9.0.77", "10.7.0.2"), "an external peer");
     assert!(!may_begin(7, "10.10.0.77", "10.7.0.2") && !may_begin(7, "10.7.0.2", "10.9.0.77"));
     assert!(may_begin(8, "10.7.0.2", "10.7.0.3"));
+}
+
+#[test]
+fn ip_is_filtered_for_own_members_with_interfaces_as_all_of_their_groups_say() {
+    let group = |n: u8, members: &[u8], from: &str, covers_ip| SecurityGroup {
+        name: name(&format!("g{n}")),
+        network: name("blue"),
+        members: members.iter().map(|n| name(&format!("e{n}"))).collect(),
+        allow_from: vec![from.parse().unwrap()],
+        allow_to: Vec::new(),
+        covers_ip,
+    };
+    let groups = [group(0, &[0, 1], "group/g1@7", true), group(1, &[0, 1, 2], "10.9.0.0/24", false)];
+    let topology = topology(&groups);
+    let found = guarded(&topology, &name("here")).remove(&name("blue")).unwrap();
+    let peers = |n: &[u8]| Some(n.iter().map(|n| address(*n).into()).collect());
+    let expected = Guarded {
+        endpoint: topology.endpoints().find(|endpoint| endpoint.name == name("e0")).unwrap().clone(),
+        from: vec![
+            Allowed { peers: peers(&[0, 1, 2]), ports: 7..=7 },
+            Allowed { peers: Some(vec!["10.9.0.0/24".parse().unwrap()]), ports: 0..=u16::MAX },
+        ],
+        to: Vec::new(),
+    };
+    assert_eq!(found, [expected]);
+    assert_eq!(guarded(&topology, &name("elsewhere"))[&name("blue")], []);
 }
 
 /// The rules of a network with one group of which every second endpoint is a member.
@@ -150,6 +179,7 @@ fn of_endpoints(count: u16) -> Topology {
         members: (0..count).step_by(2).map(|n| name(&format!("e{n}"))).collect(),
         allow_from: vec!["any".parse().unwrap()],
         allow_to: vec!["group/g".parse().unwrap()],
+        covers_ip: false,
     };
     registry.set_groups(&name("blue"), &NetworkGroups::new(vec![group], &[])).unwrap();
     registry.watch().unwrap().topology().clone()
