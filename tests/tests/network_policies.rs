@@ -96,9 +96,16 @@ impl Site {
 
     /// Has a program of pod `client` exchange messages with one of `server`.
     fn exchange(&self, server: &str, client: &str) -> Output {
+        self.exchange_within(60, server, client)
+    }
+
+    /// The same, ended after some seconds: packets that a policy forbids are dropped.
+    fn exchange_within(&self, seconds: u32, server: &str, client: &str) -> Output {
         let mut waiting = self.start_in(server, &["ibv_rc_pingpong", "-g", "1"]);
         waiting.wait_listening(18515);
-        let output = self.start_in(client, &["ibv_rc_pingpong", "-g", "1", &self.address(server)]).finish(LIMIT);
+        let (limit, address) = (seconds.to_string(), self.address(server));
+        let command = ["timeout", &limit, "ibv_rc_pingpong", "-g", "1", &address];
+        let output = self.start_in(client, &command).finish(LIMIT);
         waiting.kill();
         output
     }
@@ -130,7 +137,7 @@ fn a_policy_holds_for_rdma_as_long_as_it_is_there() {
     site.set(only_web.clone());
     site.wait_for_groups(&[("only-web", &["db"]), ("np-open-out", &["db"])]);
     site.exchange("db", "web").ok();
-    let refused = site.exchange("db", "other");
+    let refused = site.exchange_within(3, "db", "other");
     assert!(!refused.status.success(), "{}", refused.text);
     // A pod that becomes a web server may connect, and a new one as soon as it is there.
     site.set(json!({
