@@ -50,7 +50,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let state = StateDir::locate(options.state_dir.clone(), rustix::process::geteuid().as_raw())?;
     let mut tasks = JoinSet::new();
     for offered in options.networks.clone() {
-        tasks.spawn(offer(options.clone(), state.clone(), offered));
+        tasks.spawn(serve_network(options.clone(), state.clone(), offered));
     }
     tokio::select! {
         _ = terminated.recv() => {}
@@ -62,7 +62,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Offers a network, for ever.
-async fn offer(options: Options, state: StateDir, offered: Offered) {
+async fn serve_network(options: Options, state: StateDir, offered: Offered) {
     let grace = Duration::from_secs(options.grace.into());
     let slots = Arc::new(find(state, offered, grace).await);
     let pods = pod_resources::socket(&options.kubelet_dir);

@@ -8,6 +8,7 @@
 //! * [`Overlay`]: makes and removes all of this.
 //! * [`Underlay`]: this host's place on the network between the hosts.
 //! * [`Firewall`]: rules that keep others from sending as this host.
+//! * [`Guarded`]: an endpoint whose IP a network's bridge filters, as security groups say.
 //! * [`NamespaceId`]: finds the processes in a network namespace.
 //! * [`Sandbox`]: moves a program that is about to start into an endpoint.
 //! * [`Confinement`]: holds programs that share a network namespace to their endpoint's addresses.
