@@ -21,7 +21,7 @@ struct Node<'a> {
     _plugin: Program,
 }
 
-/// What the kubelet creates a pod's container with.
+/// A pod with one container, as the kubelet creates it.
 struct Pod<'a> {
     name: &'a str,
     namespace: Namespace,

@@ -9,7 +9,8 @@ use crate::config::Config;
 use crate::operation::{check_interface, missing_namespace, namespace, read_interface, refused};
 use crate::outcome::Error;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Netns};
-use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Labels, Name};
+use rdmesh_fabric::{Client, InterfaceName, Isolation, Labels, Name};
+use rdmesh_kubelet::RESOURCES;
 use rdmesh_kubelet::pod_resources::{self, PodDevice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -61,7 +62,7 @@ impl Devices<'_> {
                 }
                 Err(error) => {
                     // Nothing is left of an ADD that fails; its own error counts.
-                    let _ = slots.iter().try_for_each(|slot| self.remove_endpoint(slot));
+                    slots.iter().for_each(|slot| drop(self.remove_endpoint(slot)));
                     return Err(error);
                 }
             }
@@ -94,7 +95,9 @@ impl Devices<'_> {
         let Some(netns) = &container.netns else { return Ok(()) };
         let found = self.inside(netns)?;
         let slots = found.into_iter().map(|info| Slot { network: info.endpoint.network, name: info.endpoint.name });
-        slots.into_iter().try_for_each(|slot| self.remove_endpoint(&slot))
+        // One that cannot be removed does not keep the others.
+        let removed: Vec<_> = slots.map(|slot| self.remove_endpoint(&slot)).collect();
+        removed.into_iter().collect()
     }
 
     /// Whether the pod's endpoints have their interfaces, with their addresses.
@@ -144,16 +147,13 @@ impl Devices<'_> {
 
     /// Removes an endpoint, if it is there.
     fn remove_endpoint(&self, slot: &Slot) -> Result<(), Error> {
-        match self.client.remove_endpoint(&slot.network, &slot.name) {
-            Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(()),
-            Err(error) => Err(refused(&error)),
-        }
+        self.client.clear_endpoint(&slot.network, &slot.name).map_err(|error| refused(&error))
     }
 }
 
 impl Slot {
     fn of(device: &PodDevice) -> Option<Self> {
-        let network = device.resource.strip_prefix("rdmesh.dev/")?;
+        let network = device.resource.strip_prefix(RESOURCES)?;
         Some(Self { network: network.parse().ok()?, name: device.device.parse().ok()? })
     }
 }

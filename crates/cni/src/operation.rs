@@ -85,10 +85,7 @@ impl Plugin<'_> {
 
     /// Removes an endpoint; one that is not there has been removed before.
     fn remove_endpoint(&self, name: &Name) -> Result<(), Error> {
-        match self.client.remove_endpoint(&self.network, name) {
-            Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(()),
-            Err(error) => Err(refused(&error)),
-        }
+        self.client.clear_endpoint(&self.network, name).map_err(|error| refused(&error))
     }
 
     /// Whether the container has its endpoint, and its namespace the interface with the addresses of the result.

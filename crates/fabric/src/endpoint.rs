@@ -31,7 +31,7 @@ pub struct Endpoint {
     /// The pool that it is of; its programs share that pool's network namespace.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pool: Option<PoolMember>,
-    /// What its owner says about it.
+    /// Labels, which its owner has given it.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
 }

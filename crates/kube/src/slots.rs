@@ -7,6 +7,7 @@
 use crate::options::Offered;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
 use rdmesh_fabric::{Client, ClientError, Isolation, Labels, Name, StateDir, short_hash};
+use rdmesh_kubelet::RESOURCES;
 use std::collections::{HashMap, HashSet};
 use std::fs::DirBuilder;
 use std::io;
@@ -21,7 +22,7 @@ pub(crate) struct Slots {
     client: Client,
     state: StateDir,
     offered: Offered,
-    /// What names of this node's slots begin with.
+    /// Prefix of the names of this node's slots.
     prefix: String,
     /// Time after which a slot that no pod has is free. The kubelet names a pod's devices soon after it has given them.
     grace: Duration,
@@ -76,7 +77,7 @@ impl Slots {
 
     /// The resource that pods ask for.
     pub(crate) fn resource(&self) -> String {
-        resource(&self.offered)
+        format!("{RESOURCES}{}", self.offered.network)
     }
 
     /// All slots.
@@ -95,7 +96,7 @@ impl Slots {
         let slot = self.slot(asked)?;
         let mut taken = self.taken();
         taken.insert(slot.clone(), Taken { heard: Instant::now(), is_announced: false });
-        self.remove(&slot)?;
+        self.client.clear_endpoint(&self.offered.network, &slot)?;
         let directory = self.state.endpoints().join(format!("{}.{slot}", self.offered.network));
         match DirBuilder::new().mode(0o755).recursive(true).create(&directory) {
             Err(source) => Err(SlotError::Directory { file: directory, source }),
@@ -152,7 +153,7 @@ impl Slots {
             match self.client.endpoint(&self.offered.network, &slot) {
                 Ok(info) if info.namespace.is_some() => continue,
                 Ok(_) => {
-                    self.remove(&slot)?;
+                    self.client.clear_endpoint(&self.offered.network, &slot)?;
                     info!("endpoint `{}/{slot}` is removed: no pod has it", self.offered.network);
                 }
                 Err(ClientError::Refused { status: 404, .. }) => {}
@@ -172,21 +173,8 @@ impl Slots {
         name.ok_or_else(|| SlotError::Unknown(slot.clone()))
     }
 
-    /// Removes the endpoint of a slot, if there is one.
-    fn remove(&self, slot: &Name) -> Result<(), ClientError> {
-        match self.client.remove_endpoint(&self.offered.network, slot) {
-            Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
     /// Held while endpoints are removed, so that none is that was just made.
     fn taken(&self) -> MutexGuard<'_, HashMap<Name, Taken>> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// The resource by which pods ask for endpoints of a network.
-pub(crate) fn resource(offered: &Offered) -> String {
-    format!("rdmesh.dev/{}", offered.network)
 }

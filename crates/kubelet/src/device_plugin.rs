@@ -50,13 +50,13 @@ pub const HEALTHY: &str = "Healthy";
 /// Health of a device that no pod gets.
 pub const UNHEALTHY: &str = "Unhealthy";
 
-/// What a container with some devices is created with.
+/// Environment and mounts of a container that has devices (`ContainerAllocateResponse`).
 #[derive(Clone, PartialEq, Message)]
 pub struct Allocation {
     /// Variables of its environment. Those of the pod's own specification count where both name one.
     #[prost(map = "string, string", tag = "1")]
     pub variables: HashMap<String, String>,
-    /// Mounts.
+    /// Directories of the host in the container.
     #[prost(message, repeated, tag = "2")]
     pub mounts: Vec<Mount>,
 }

@@ -12,3 +12,6 @@ pub mod pod_resources;
 pub mod registration;
 
 pub use link::KubeletError;
+
+/// Beginning of the names of rdmesh's resources, before the network's.
+pub const RESOURCES: &str = "rdmesh.dev/";

@@ -13,18 +13,18 @@ use tonic_prost::ProstCodec;
 /// Failure of a request to the kubelet.
 #[derive(Debug, thiserror::Error)]
 pub enum KubeletError {
-    /// Nobody listens at the socket.
+    /// No server accepts connections at the socket.
     #[error("{}: {reason}", .socket.display())]
     Unreachable {
-        /// The socket.
+        /// Path of the socket that was asked.
         socket: PathBuf,
-        /// The cause.
+        /// Text of the innermost error.
         reason: String,
     },
-    /// The kubelet refuses.
+    /// The server has answered with an error.
     #[error("{}: {}", .socket.display(), .status.message())]
     Refused {
-        /// The socket.
+        /// Path of the socket that was asked.
         socket: PathBuf,
         /// gRPC's status.
         status: Status,

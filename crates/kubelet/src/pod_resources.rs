@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 pub struct PodDevice {
     /// The pod's namespace.
     pub namespace: String,
-    /// The pod.
+    /// Name of the pod, unique in its namespace.
     pub pod: String,
-    /// The container.
+    /// Name of the container in the pod's specification.
     pub container: String,
     /// The resource, such as `rdmesh.dev/blue`.
     pub resource: String,

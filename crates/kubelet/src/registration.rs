@@ -36,7 +36,7 @@ struct Register {
     options: Option<Options>,
 }
 
-/// What the kubelet is to ask of a device plugin.
+/// Options of a device plugin (`DevicePluginOptions`).
 #[derive(Clone, Copy, PartialEq, Eq, Message)]
 pub(crate) struct Options {
     /// Whether it is asked before each start of a container.

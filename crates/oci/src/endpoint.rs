@@ -78,10 +78,7 @@ impl Router {
             found => found?,
         };
         for endpoint in endpoints.iter().map(|info| &info.endpoint).filter(|endpoint| endpoint.name == name) {
-            match self.client.remove_endpoint(&endpoint.network, &name) {
-                Ok(_) | Err(ClientError::Refused { status: 404, .. }) => {}
-                Err(error) => return Err(error.into()),
-            }
+            self.client.clear_endpoint(&endpoint.network, &name)?;
         }
         // One that no endpoint has filled is left.
         directories.into_iter().try_for_each(|file| match fs::remove_dir(&file) {

@@ -16,7 +16,7 @@ use std::ops::RangeInclusive;
 /// An endpoint of this host whose IP is filtered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Guarded {
-    /// The endpoint.
+    /// The endpoint, known by its port at the bridge, or in a pool by its addresses.
     pub endpoint: Endpoint,
     /// Connections that it takes.
     pub from: Vec<Allowed>,
@@ -47,7 +47,6 @@ impl Filter {
         for (index, endpoint) in guarded.iter().enumerate() {
             let incoming = chain(&endpoint.from, &endpoint.to, "saddr");
             let outgoing = chain(&endpoint.to, &endpoint.from, "daddr");
-            // A text takes all that is written to it.
             let _ = write!(chains, "  chain to_{index} {{\n{incoming}  }}\n  chain from_{index} {{\n{outgoing}  }}\n");
         }
         Self(format!(
@@ -66,32 +65,23 @@ impl Filter {
 /// Rules for packets between an endpoint and others, whose address is in the field `peer`: those of connections that `begun` allows the
 /// sender to begin, and answers to those that `answered` allows the receiver to begin.
 fn chain(begun: &[Allowed], answered: &[Allowed], peer: &str) -> String {
+    let begun = begun.iter().map(|allowed| (allowed, "", &["tcp dport", "udp dport"][..]));
+    let answered = answered.iter().map(|allowed| (allowed, "meta l4proto != tcp ", &["udp sport"][..]));
     let mut rules = String::new();
-    let mut rule = |peers: &str, what: &str| {
-        let _ = writeln!(rules, "    {peers}{what}return");
-    };
-    for allowed in begun {
+    for (allowed, all_ports, fields) in begun.chain(answered) {
         for peers in matches(allowed, peer) {
+            // A text takes all that is written to it.
+            let mut rule = |what: &str| {
+                let _ = writeln!(rules, "    {peers}{what}return");
+            };
             if allowed.ports == ALL {
-                rule(&peers, "");
+                rule(all_ports);
                 continue;
             }
-            let ports = format!("{}-{}", allowed.ports.start(), allowed.ports.end());
-            rule(&peers, &format!("tcp dport {ports} "));
-            rule(&peers, &format!("udp dport {ports} "));
+            let (first, last) = (allowed.ports.start(), allowed.ports.end());
+            fields.iter().for_each(|field| rule(&format!("{field} {first}-{last} ")));
             // Errors, such as of the path's MTU.
-            rule(&peers, "meta l4proto { icmp, ipv6-icmp } ");
-        }
-    }
-    for allowed in answered {
-        for peers in matches(allowed, peer) {
-            if allowed.ports == ALL {
-                rule(&peers, "meta l4proto != tcp ");
-                continue;
-            }
-            let ports = format!("{}-{}", allowed.ports.start(), allowed.ports.end());
-            rule(&peers, &format!("udp sport {ports} "));
-            rule(&peers, "meta l4proto { icmp, ipv6-icmp } ");
+            rule("meta l4proto { icmp, ipv6-icmp } ");
         }
     }
     rules.push_str("    counter drop\n");
@@ -153,8 +143,8 @@ fn shared_addresses(endpoint: &Endpoint, is_wanted: fn(&IpAddr) -> bool) -> Vec<
 
 const TABLE: &str = "rdmesh";
 const ALL: RangeInclusive<u16> = 0..=u16::MAX;
-/// What passes whatever endpoints say: how addresses are found, what belongs to a TCP connection that has begun, and fragments behind
-/// the first, which are nothing without it. Of what is not IP nothing else passes.
+/// Packets that pass in any case: ARP and the discovery of neighbours, those of TCP connections that have begun, and fragments behind
+/// the first, which are nothing without it. Nothing else passes that is not IP.
 const PASSING: &str = "    ether type arp accept
     ether type != { ip, ip6 } drop
     icmpv6 type { nd-router-solicit, nd-router-advert, nd-neighbor-solicit, nd-neighbor-advert } accept

@@ -101,7 +101,7 @@ pub struct CreateEndpoint {
     /// Name of the interface that it gets in its network namespace; where none is given, `eth0`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interface: Option<InterfaceName>,
-    /// What its owner says about it.
+    /// Labels, which its owner gives it.
     #[serde(default, skip_serializing_if = "Labels::is_empty")]
     pub labels: Labels,
 }

@@ -116,6 +116,14 @@ impl Client {
         self.call(Method::DELETE, &format!("/v1/endpoints/{network}/{name}"), NOTHING)
     }
 
+    /// Removes the endpoint `name` of `network`, if it is there.
+    pub fn clear_endpoint(&self, network: &Name, name: &Name) -> Result<(), ClientError> {
+        match self.remove_endpoint(network, name) {
+            Ok(_) | Err(ClientError::Refused { status: 404, .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
     /// All pools.
     pub fn pools(&self) -> Result<Vec<PoolInfo>, ClientError> {
         self.get("/v1/pools")
