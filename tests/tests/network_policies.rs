@@ -156,6 +156,25 @@ fn a_policy_holds_for_rdma_as_long_as_it_is_there() {
     assert!(serving.is_running() && asking.is_running(), "{} {}", serving.text(), asking.text());
 }
 
+/// More rules than a group may have: nobody may connect, where no group at all would let everybody.
+#[test]
+fn the_pods_of_a_policy_that_no_group_can_hold_are_closed() {
+    let mut site = Site::start();
+    site.set(json!({ "kind": "Namespace", "metadata": { "name": "team" } }));
+    ["db", "web"].into_iter().for_each(|name| site.pod(name, name));
+    let block = |n: u32| json!({ "ipBlock": { "cidr": format!("10.{}.{}.0/24", 100 + n / 250, n % 250) } });
+    let from: Vec<Value> = (0..1100).map(block).collect();
+    site.set(policy(&json!({
+        "podSelector": { "matchLabels": { "app": "db" } },
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{ "from": from }, { "from": [{ "podSelector": {} }] }],
+        "egress": [{}],
+    })));
+    site.wait_for_groups(&[("only-web", &["db"])]);
+    assert!(!site.exchange_within(3, "db", "web").status.success());
+    assert_eq!(site.lab.api("/v1/groups")[0]["allow_from"], json!([]));
+}
+
 #[test]
 fn groups_of_operators_stay_and_are_not_needed() {
     let mut site = Site::start();

@@ -16,7 +16,7 @@ mod watch;
 use change::{Step, steps};
 use clap::Parser;
 use objects::Objects;
-use rdmesh_fabric::{Client, ClientError, StateDir};
+use rdmesh_fabric::{Client, ClientError, SecurityGroup, StateDir};
 use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +24,7 @@ use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::task::spawn_blocking;
 use tokio::time::{sleep, timeout};
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 use tracing_subscriber::filter::EnvFilter;
 use watch::Watched;
 
@@ -82,7 +82,7 @@ async fn keep(router: Client, server: kube::Client) -> Result<(), watch::WatchEr
         let (router, objects) = (router.clone(), watched.snapshot());
         let done = spawn_blocking(move || settle(&router, &objects)).await;
         let failure = match done {
-            Ok(done) => done.err().map_or_else(String::new, |error| error.to_string()),
+            Ok(done) => done.err().unwrap_or_default(),
             Err(error) => error.to_string(),
         };
         if failure != last && !failure.is_empty() {
@@ -99,21 +99,22 @@ async fn keep(router: Client, server: kube::Client) -> Result<(), watch::WatchEr
 }
 
 /// Changes the router's groups to those that the objects mean.
-fn settle(router: &Client, watched: &watch::Snapshot) -> Result<(), ClientError> {
-    let present = router.groups()?;
+fn settle(router: &Client, watched: &watch::Snapshot) -> Result<(), String> {
+    let text = |error: ClientError| error.to_string();
+    let present = router.groups().map_err(text)?;
     let has_own = present.iter().any(|group| group.name.as_str().starts_with(policies::PREFIX));
     if watched.policies.is_empty() && !has_own {
         return Ok(());
     }
     let mut endpoints = Vec::new();
-    for network in router.networks()? {
-        endpoints.extend(router.network_endpoints(&network.name)?);
+    for network in router.networks().map_err(text)? {
+        endpoints.extend(router.network_endpoints(&network.name).map_err(text)?);
     }
     let objects = Objects::new(&endpoints, &watched.pods, &watched.namespaces, watched.policies.clone());
     let mut failed = Ok(());
     for step in steps(&present, &policies::groups(&objects)) {
         let done = match &step {
-            Step::Set(group) => router.set_group(group).map(drop),
+            Step::Set(group) => set(router, group),
             Step::Remove { network, name } => router.remove_group(network, name),
         };
         match (done, step) {
@@ -124,15 +125,24 @@ fn settle(router: &Client, watched: &watch::Snapshot) -> Result<(), ClientError>
             (Ok(()), Step::Remove { network, name }) => info!(%network, group = %name, "group removed"),
             // Another one, or an operator, has removed it.
             (Err(ClientError::Refused { status: 404, .. }), Step::Remove { .. }) => {}
-            // The others count as well: an endpoint whose group cannot be set is closed rather than open.
-            (Err(error), Step::Set(group)) => {
-                error!(network = %group.network, group = %group.name, "group is refused: {error}");
-                failed = Err(error);
+            (Err(error), Step::Set(SecurityGroup { network, name, .. })) => {
+                failed = Err(format!("group `{name}` of network `{network}`: {error}"));
             }
-            (Err(error), Step::Remove { .. }) => failed = Err(error),
+            (Err(error), Step::Remove { .. }) => failed = Err(error.to_string()),
         }
     }
     failed
+}
+
+/// Sets a group. The members of one that the router refuses, as it does where there are too many rules, are closed and not open: the
+/// group is set without rules.
+fn set(router: &Client, group: &SecurityGroup) -> Result<(), ClientError> {
+    let refusal = match router.set_group(group) {
+        Err(refusal @ ClientError::Refused { .. }) => refusal,
+        done => return done.map(drop),
+    };
+    router.set_group(&SecurityGroup { allow_from: Vec::new(), allow_to: Vec::new(), ..group.clone() })?;
+    Err(refusal)
 }
 
 /// Time between two looks at the endpoints where the API server says nothing.

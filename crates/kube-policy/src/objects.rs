@@ -39,7 +39,7 @@ pub(crate) struct PortName {
 }
 
 impl Objects {
-    /// What there is. An endpoint whose pod is not known is no member.
+    /// The objects of one moment. An endpoint whose pod is not known is no member.
     pub(crate) fn new(
         endpoints: &[Endpoint],
         pods: &[impl Deref<Target = Pod>],
