@@ -89,7 +89,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Policy(PolicyCommand::Rm { scope }) => policy::set(&scope, None, &client),
         Command::Linger(LingerCommand::Ls(options)) => linger::list(&options, &client),
         Command::Linger(LingerCommand::End(options)) => linger::end(&options, &client),
-        Command::Key(KeyCommand::Rotate) => peer::rotate_secret(&client),
+        Command::Key(KeyCommand::Rotate) => peer::rotate_own(&client),
         Command::Peer(PeerCommand::Add { host, address, key }) => peer::add(&host, address, key.as_deref(), &client),
         Command::Peer(PeerCommand::Key) => peer::key(),
         Command::Peer(PeerCommand::Rotate { host, key }) => peer::rotate(host.as_ref(), &key, &client),

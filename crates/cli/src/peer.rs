@@ -41,10 +41,10 @@ pub(crate) fn rotate(host: Option<&Name>, key: &Path, client: &Client) -> Result
     print_line(format!("The new key is used as soon as `{host}` has it too: give it to it now."))
 }
 
-/// Replaces the secret in the store.
-pub(crate) fn rotate_secret(client: &Client) -> Result<(), Failure> {
-    client.rotate_secret()?;
-    print_line("The new secret is in the store: each host uses it with those that have read it too.")
+/// Replaces this host's key pair.
+pub(crate) fn rotate_own(client: &Client) -> Result<(), Failure> {
+    client.rotate_key()?;
+    print_line("This host has a new key pair: it is used with each host that has read its public half in the store.")
 }
 
 /// The key in a file, or in the standard input for `-`.

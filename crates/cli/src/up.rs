@@ -4,6 +4,7 @@ use crate::args::{RouterOptions, STORE, UpOptions};
 use crate::failure::Failure;
 use crate::peer::read_key;
 use crate::show::print_line;
+use rdmesh_fabric::api::StoreAccess;
 use rdmesh_fabric::{Client, ClientError, LOG, Name, Peers, StateDir};
 use rdmesh_router::daemon::{DaemonConfig, SharedStore};
 use rdmesh_router::events::EventLog;
@@ -154,11 +155,16 @@ fn open_store(options: &RouterOptions) -> Result<Option<SharedStore>, Failure> {
     let config = url.parse::<EtcdConfig>().map_err(refused)?;
     if config.is_open() {
         tracing::warn!(
-            "--store names no user: whoever reaches the store reads the hosts' secret, and may write: give etcd users and passwords"
+            "--store names no user: whoever reaches the store may write, and so decide where addresses lead: give etcd users and passwords"
         );
     }
+    let access = StoreAccess {
+        members: config.members(),
+        is_encrypted: config.is_encrypted(),
+        is_authenticated: !config.is_open(),
+    };
     let store = EtcdStore::new(&config).map_err(refused)?;
-    Ok(Some(SharedStore::new(store, options.terms)))
+    Ok(Some(SharedStore::new(store, options.terms, access)))
 }
 
 fn check_options(options: &RouterOptions) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! Hosts of the mesh.
 
-use crate::Name;
 use crate::invalid::{InvalidField, Validate, require, require_unicast};
+use crate::{Name, PublicKey, Rotated};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::net::IpAddr;
@@ -19,6 +19,9 @@ pub struct Host {
     /// The abilities of its router.
     #[serde(default)]
     pub capabilities: Capabilities,
+    /// The public halves of its own keys; none where hosts authenticate each other by keys that the operator gives to them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub public_keys: Option<Rotated<PublicKey>>,
 }
 
 /// Abilities of a router that others must know before they use them.
@@ -36,7 +39,7 @@ pub struct Capabilities {
 impl Host {
     /// A host with one address.
     pub fn new(name: Name, address: IpAddr) -> Self {
-        Self { name, address, more_addresses: Vec::new(), capabilities: Capabilities::default() }
+        Self { name, address, more_addresses: Vec::new(), capabilities: Capabilities::default(), public_keys: None }
     }
 }
 

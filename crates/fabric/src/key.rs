@@ -1,4 +1,4 @@
-//! Tunnel keys: the secrets by which hosts authenticate each other.
+//! Keys by which hosts authenticate each other.
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
@@ -8,20 +8,25 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// A secret of 32 bytes that two hosts share, or all hosts of a mesh. As text it is 64 hexadecimal digits. It is never shown,
-/// except by [`TunnelKey::to_text`], for the user who made it.
+/// A secret of 32 bytes: of two hosts, of all hosts of a mesh, or the private key of one. As text it is 64 hexadecimal digits. It is
+/// never shown, except by [`TunnelKey::to_text`], for the user who made it.
 #[derive(Clone, PartialEq, Eq, JsonSchema)]
 #[schemars(with = "String")]
 pub struct TunnelKey([u8; TunnelKey::LEN]);
 
+/// The public key of a host, for a Diffie–Hellman exchange over Curve25519 (RFC 7748). As text it is 64 hexadecimal digits.
+#[derive(Clone, Copy, PartialEq, Eq, JsonSchema)]
+#[schemars(with = "String")]
+pub struct PublicKey([u8; PublicKey::LEN]);
+
 /// A key that is replaced now and then. Both are accepted; packets have the newest one as soon as the other host knows it.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct RotatedKey {
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, JsonSchema)]
+pub struct Rotated<K> {
     /// The one in use.
-    pub newest: TunnelKey,
+    pub newest: K,
     /// The one before.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub older: Option<TunnelKey>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older: Option<K>,
 }
 
 /// Error of a text or a file that is not a key.
@@ -63,7 +68,7 @@ impl TunnelKey {
 
     /// Its text.
     pub fn to_text(&self) -> String {
-        self.0.iter().map(|byte| format!("{byte:02x}")).collect()
+        to_digits(&self.0)
     }
 
     /// The key in a file that only its owner, and at most its group, can read.
@@ -72,20 +77,40 @@ impl TunnelKey {
     }
 }
 
-impl RotatedKey {
+impl PublicKey {
+    /// Bytes of a key.
+    pub const LEN: usize = 32;
+
+    /// The key with these bytes.
+    pub fn from_bytes(bytes: [u8; Self::LEN]) -> Self {
+        Self(bytes)
+    }
+
+    /// Its bytes.
+    pub fn bytes(&self) -> &[u8; Self::LEN] {
+        &self.0
+    }
+}
+
+impl<K> Rotated<K> {
     /// The same with a newer key.
-    pub fn followed_by(self, newest: TunnelKey) -> Self {
+    pub fn followed_by(self, newest: K) -> Self {
         Self { newest, older: Some(self.newest) }
     }
 
     /// Both keys, as `derive` makes them of these.
-    pub fn map(&self, derive: impl Fn(&TunnelKey) -> TunnelKey) -> Self {
-        Self { newest: derive(&self.newest), older: self.older.as_ref().map(derive) }
+    pub fn map<D>(&self, derive: impl Fn(&K) -> D) -> Rotated<D> {
+        Rotated { newest: derive(&self.newest), older: self.older.as_ref().map(derive) }
+    }
+
+    /// The key from before the last rotation, or the only one.
+    pub fn oldest(&self) -> &K {
+        self.older.as_ref().unwrap_or(&self.newest)
     }
 }
 
-impl From<TunnelKey> for RotatedKey {
-    fn from(newest: TunnelKey) -> Self {
+impl<K> From<K> for Rotated<K> {
+    fn from(newest: K) -> Self {
         Self { newest, older: None }
     }
 }
@@ -107,16 +132,33 @@ impl std::str::FromStr for TunnelKey {
     type Err = KeyError;
 
     fn from_str(text: &str) -> Result<Self, KeyError> {
-        let digits = text.as_bytes();
-        let digit = |c: u8| char::from(c).to_digit(16).ok_or(KeyError::Form);
-        let mut bytes = [0; Self::LEN];
-        if digits.len() != 2 * Self::LEN {
-            return Err(KeyError::Form);
-        }
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
-        }
-        Ok(Self(bytes))
+        from_digits(text).map(Self)
+    }
+}
+
+impl std::str::FromStr for PublicKey {
+    type Err = KeyError;
+
+    fn from_str(text: &str) -> Result<Self, KeyError> {
+        from_digits(text).map(Self)
+    }
+}
+
+impl fmt::Debug for PublicKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PublicKey({})", to_digits(&self.0))
+    }
+}
+
+impl Serialize for PublicKey {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&to_digits(&self.0))
+    }
+}
+
+impl<'de> Deserialize<'de> for PublicKey {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
 }
 
@@ -136,6 +178,23 @@ impl<'de> Deserialize<'de> for TunnelKey {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
     }
+}
+
+fn to_digits(bytes: &[u8; 32]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_digits(text: &str) -> Result<[u8; 32], KeyError> {
+    let digits = text.as_bytes();
+    let digit = |c: u8| char::from(c).to_digit(16).ok_or(KeyError::Form);
+    let mut bytes = [0; 32];
+    if digits.len() != 2 * bytes.len() {
+        return Err(KeyError::Form);
+    }
+    for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
+        *byte = (digit(pair[0])? << 4 | digit(pair[1])?) as u8;
+    }
+    Ok(bytes)
 }
 
 /// Others reading or writing, and the group writing.

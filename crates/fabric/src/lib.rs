@@ -39,7 +39,7 @@ pub use group::{Counterpart, Groups, InvalidRule, NetworkGroups, Rule, SecurityG
 pub use host::{Capabilities, Host};
 pub use interface::{InterfaceName, InvalidInterfaceName};
 pub use invalid::{InvalidField, Validate};
-pub use key::{KeyError, RotatedKey, TunnelKey, read_secret};
+pub use key::{KeyError, PublicKey, Rotated, TunnelKey, read_secret};
 pub use labels::{InvalidLabels, Labels, POD, POD_NAMESPACE};
 pub use name::{InvalidName, Name, short_hash};
 pub use network::{DEFAULT_NETWORK, Network};
@@ -48,7 +48,7 @@ pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree,
 pub use pool::{Pool, PoolMember};
 pub use quota::Quota;
 pub use registry::{Acquisition, Added, EndpointRequest, JoinPool, Owner, Registry, RegistryError};
-pub use state::{API_SOCKET, ENDPOINT_MOUNT, KEYS, LOCK, LOG, SECRET, StateDir, StateError};
+pub use state::{API_SOCKET, ENDPOINT_MOUNT, IDENTITY, KEYS, LOCK, LOG, StateDir, StateError};
 pub use tenant::{DEFAULT_TENANT, Tenant, default_tenant};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

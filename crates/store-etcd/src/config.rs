@@ -56,9 +56,9 @@ pub enum ConfigError {
     /// A path that another process would take for another one.
     #[error("`{0}` must be given an absolute path")]
     Relative(String),
-    /// A member on another host without TLS: the hosts' secret would be readable on the way.
+    /// A member on another host without TLS: who is on the way could write in this host's name.
     #[error(
-        "`{0}` is asked without TLS, which shows the hosts' secret to everybody on the way: add tls&ca=FILE to its address, or \
+        "`{0}` is asked without TLS, so that everybody on the way can write in this host's name: add tls&ca=FILE to its address, or \
          `insecure` where nobody is"
     )]
     Plain(String),
@@ -109,6 +109,11 @@ impl EtcdConfig {
     pub fn is_open(&self) -> bool {
         let has_certificate = self.tls.as_ref().is_some_and(|tls| tls.identity.is_some());
         self.user.is_none() && !has_certificate
+    }
+
+    /// Whether it is asked over TLS.
+    pub fn is_encrypted(&self) -> bool {
+        self.tls.is_some()
     }
 
     pub(crate) fn user(&self) -> Option<&(String, String)> {

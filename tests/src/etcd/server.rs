@@ -96,6 +96,17 @@ impl Etcd {
         self.wait_for(index);
     }
 
+    /// All keys and values, a line each.
+    pub fn contents(&self) -> String {
+        let mut all = self.etcdctl(&["get", "", "--prefix"], &[0]);
+        if self.security == Security::TlsAndPassword {
+            all.args(["--user", "root:secret"]);
+        }
+        let output = all.output().expect("etcdctl");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("JSON")
+    }
+
     fn launch(&mut self, index: usize, state: &str) {
         let client = format!("{}://{}:{}", self.scheme(), self.site.address, client_port(index));
         let peer = peer_url(index);

@@ -68,7 +68,7 @@ pub(crate) enum Command {
     /// The other hosts, and their endpoints
     #[command(subcommand)]
     Peer(PeerCommand),
-    /// The secret by which the hosts of a store authenticate each other
+    /// The key pair by which the hosts of a store know this one
     #[command(subcommand)]
     Key(KeyCommand),
     /// Chains: groups of queues whose requests change requests, and go on without their program
@@ -291,7 +291,7 @@ pub(crate) struct LingerOptions {
 
 #[derive(Subcommand)]
 pub(crate) enum KeyCommand {
-    /// Replace the secret in the store by a new one; the one before is accepted until all hosts have that
+    /// Replace this host's key pair, whose public half is in the store; the one before is accepted until all hosts know the new one
     Rotate,
 }
 

@@ -35,7 +35,8 @@ pub(crate) struct RouterOptions {
     /// other's endpoints
     ///
     /// Options are `tls`, `ca=FILE`, `cert=FILE`, `key=FILE`, `password-file=FILE` and `timeout=SECONDS`, joined by `&`; files are
-    /// absolute paths. The secret by which the hosts authenticate each other is in the store, unless all have the same --key.
+    /// absolute paths. Hosts authenticate each other by key pairs, whose public halves are in the store, unless all have the same
+    /// --key.
     #[arg(long, value_name = "URL", requires = "underlay", conflicts_with = "peers", env = STORE, hide_env_values = true)]
     pub(crate) store: Option<String>,
     /// Times in the cluster, in seconds: after `session` the endpoints of a dead host are gone on all hosts, after `tenure` its

@@ -63,6 +63,32 @@ pub struct Status {
     pub endpoints: usize,
     /// Open device contexts.
     pub contexts: usize,
+    /// The cluster's store; none: the host is in no cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<StoreState>,
+}
+
+/// State of the cluster's store, as a router sees it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreState {
+    /// Way to it.
+    #[serde(flatten)]
+    pub access: StoreAccess,
+    /// Whether the host has joined the cluster since the router started.
+    pub has_joined: bool,
+    /// Whether the store has answered the last renewal of the host's leases.
+    pub answers: bool,
+}
+
+/// Way to the cluster's store.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct StoreAccess {
+    /// Addresses of its members, as URLs without credentials.
+    pub members: Vec<String>,
+    /// Whether it is asked over TLS.
+    pub is_encrypted: bool,
+    /// Whether the router proves to it who it is, by a password or a certificate.
+    pub is_authenticated: bool,
 }
 
 /// A new endpoint (`POST /v1/endpoints`).

@@ -240,8 +240,8 @@ impl Client {
         self.call(Method::PUT, "/v1/tunnel/key", Some(&SetMeshKey { key }))
     }
 
-    /// Replaces the hosts' secret in their store.
-    pub fn rotate_secret(&self) -> Result<Tunnel, ClientError> {
+    /// Replaces the key pair of the router's host.
+    pub fn rotate_key(&self) -> Result<Tunnel, ClientError> {
         self.call(Method::POST, "/v1/tunnel/rotation", NOTHING)
     }
 

@@ -83,8 +83,8 @@ impl Member {
         Ok(())
     }
 
-    /// Tells the cluster whether interfaces are attached to `network`, where this host has endpoints.
-    pub async fn tell_attached(&self, network: &Name) -> Result<(), ClusterError> {
+    /// Tells the others on `network`, where this host has endpoints, what is announced of it.
+    pub async fn tell_of_host(&self, network: &Name) -> Result<(), ClusterError> {
         let publication = self.host_publication(Transaction::default(), network).await?;
         if publication.operations().next().is_some() {
             settle(&**self.store(), &publication).await?;

@@ -21,9 +21,6 @@ pub enum ClusterError {
         /// The cause.
         why: String,
     },
-    /// No random numbers.
-    #[error("making a key: {0}")]
-    Random(String),
     /// There is none of that name.
     #[error("there is no {what} `{name}`")]
     Missing {

@@ -5,7 +5,7 @@
 //! * `alloc/<network>/blocks/<first address>`, `alloc/<network>/addresses/<address>`: who may give away, and who has, which
 //!   addresses; read by hosts that need one;
 //! * `common/`: what every router watches: `tenants/<name>`, and below `policies/` those of hosts and tenants;
-//! * `vnis/<vni>`, `hosts/<name>`, `secrets/tunnel`.
+//! * `vnis/<vni>`, `hosts/<name>`.
 
 use crate::{Name, PolicyScope};
 use std::net::IpAddr;
@@ -94,4 +94,3 @@ pub(super) const POLICIES: &str = "policies/";
 pub(super) const TENANTS: &str = "tenants/";
 pub(super) const COMMON: &str = "common/";
 pub(super) const VNIS: &str = "vnis/";
-pub(super) const SECRET: &str = "secrets/tunnel";

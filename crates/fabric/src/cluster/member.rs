@@ -6,7 +6,7 @@ use super::pool::Pools;
 use super::records::{Cluster, decode, encode};
 use super::terms::Terms;
 use crate::store::{Expect, LeaseId, LocalStore, Store, StoreError, Transaction, settle};
-use crate::{Capabilities, Host, Name, Validate};
+use crate::{Capabilities, Host, Name, PublicKey, Rotated, Validate};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -26,10 +26,18 @@ pub struct Member {
     host: Host,
     leases: Mutex<Leases>,
     pub(super) pools: Pools,
-    /// The networks that interfaces of the host are attached to.
-    attached: Mutex<BTreeSet<Name>>,
+    announced: Mutex<Announced>,
     /// Held by who gets addresses from the store: one block is claimed, not one by each that waits.
     pub(super) claiming: tokio::sync::Mutex<()>,
+}
+
+/// What others on a network are told of a host, beside its address.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Announced {
+    /// The networks that interfaces of the host are attached to.
+    pub attached: BTreeSet<Name>,
+    /// By which others can tell that it is the host; none where the operator gives keys to all.
+    pub public_keys: Option<Rotated<PublicKey>>,
 }
 
 /// Time since some fixed point.
@@ -87,8 +95,8 @@ impl Member {
         let session = granted(cluster.store(), session, terms.session).await?;
         let leases = Leases { session, tenure, valid_until: now + terms.offline(), is_new: false };
         let (leases, claiming) = (Mutex::new(leases), tokio::sync::Mutex::default());
-        let attached = Mutex::default();
-        let member = Self { cluster, local, clock, terms, host, leases, pools, attached, claiming };
+        let announced = Mutex::default();
+        let member = Self { cluster, local, clock, terms, host, leases, pools, announced, claiming };
         member.note()?;
         member.register().await?;
         Ok((member, if is_new { Renewal::Anew } else { Renewal::Kept }))
@@ -179,16 +187,17 @@ impl Member {
         self.terms.quarantine
     }
 
-    /// Sets the networks that interfaces of the host are attached to: with its next endpoint there, and with
-    /// [`Member::tell_attached`], the cluster hears of it.
-    pub fn set_attached(&self, networks: BTreeSet<Name>) {
-        *self.attached.lock().unwrap_or_else(PoisonError::into_inner) = networks;
+    /// Sets what others are told of the host: with its next endpoint on a network, and with [`Member::tell_of_host`].
+    pub fn set_announced(&self, announced: Announced) {
+        *self.announced.lock().unwrap_or_else(PoisonError::into_inner) = announced;
     }
 
     /// The host as others on `network` see it.
     pub(super) fn host_on(&self, network: &Name) -> Host {
-        let has_attached = self.attached.lock().unwrap_or_else(PoisonError::into_inner).contains(network);
-        Host { capabilities: Capabilities { has_attached, ..self.host.capabilities }, ..self.host.clone() }
+        let announced = self.announced.lock().unwrap_or_else(PoisonError::into_inner);
+        let has_attached = announced.attached.contains(network);
+        let capabilities = Capabilities { has_attached, ..self.host.capabilities };
+        Host { capabilities, public_keys: announced.public_keys.clone(), ..self.host.clone() }
     }
 
     /// Puts the host's record under the session. A host of the same name that is there already is another one.

@@ -16,13 +16,12 @@ mod keys;
 mod member;
 mod pool;
 mod records;
-mod secret;
 mod terms;
 
 pub use absence::Absences;
 pub use error::ClusterError;
 pub use follow::{CommonView, Follower, NetworkView, View};
-pub use member::{Clock, Member, Renewal};
+pub use member::{Announced, Clock, Member, Renewal};
 pub use records::Cluster;
 pub use terms::{Terms, TermsError};
 

@@ -24,8 +24,8 @@ pub const LOG: &str = "router.log";
 pub const LOCK: &str = "lock";
 /// Name of the file of keys in the state directory.
 pub const KEYS: &str = "keys";
-/// Name of the file with the hosts' secret in the state directory.
-pub const SECRET: &str = "secret";
+/// Name of the file with the host's private keys in the state directory.
+pub const IDENTITY: &str = "identity";
 /// Mount point of the endpoint's directory, for programs in their own mount namespace and for containers.
 pub const ENDPOINT_MOUNT: &str = "/run/rdmesh/endpoint";
 
@@ -140,9 +140,9 @@ impl StateDir {
         self.0.join(KEYS)
     }
 
-    /// The secret of the hosts of a cluster, for the next router. The file is there if it is in their store.
-    pub fn secret(&self) -> PathBuf {
-        self.0.join(SECRET)
+    /// The private keys of a host of a cluster, for the next router. The file is there if their public halves are in the store.
+    pub fn identity(&self) -> PathBuf {
+        self.0.join(IDENTITY)
     }
 
     /// The directory of all endpoints' directories.

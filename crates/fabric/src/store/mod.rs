@@ -170,3 +170,10 @@ pub enum StoreError {
     #[error("the store refuses: {0}")]
     Refused(String),
 }
+
+impl StoreError {
+    /// Whether the store has not answered, so that other questions would wait in vain as well.
+    pub fn is_silence(&self) -> bool {
+        matches!(self, Self::Unavailable(_) | Self::OutcomeUnknown(_))
+    }
+}

@@ -89,7 +89,7 @@ async fn set_peer(
     body: Body<SetPeer>,
 ) -> Result<Json<Host>, Refusal> {
     let (name, Json(SetPeer { address, key })) = (parse_name(name)?, body?);
-    Ok(Json(api.blocking(move |host| host.peers().set(name, address, key)).await??))
+    Ok(Json(api.blocking(move |host| host.peers().set(Host::new(name, address), key)).await??))
 }
 
 async fn remove_peer(State(api): State<Api>, Path(name): Path<String>) -> Result<Json<Peer>, Refusal> {

@@ -52,8 +52,8 @@ impl From<HostError> for Refusal {
             | HostError::OwnHost(_)
             | HostError::NoKey(_)
             | HostError::Insecure
-            | HostError::SecretInStore
-            | HostError::NoSecretInStore
+            | HostError::KeysInStore
+            | HostError::NoKeysInStore
             | HostError::Family { .. }
             | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
@@ -109,8 +109,7 @@ fn of_cluster(error: &ClusterError) -> StatusCode {
         ClusterError::Store(_)
         | ClusterError::Unreadable { .. }
         | ClusterError::Lapsed
-        | ClusterError::Contended(_)
-        | ClusterError::Random(_) => StatusCode::SERVICE_UNAVAILABLE,
+        | ClusterError::Contended(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 

@@ -24,10 +24,10 @@ pub(super) fn operations() -> Vec<Operation> {
         Operation {
             method: "post",
             path: "/v1/tunnel/rotation",
-            summary: "Replace the hosts' secret in their store by a new one; the one before is accepted until all have that",
+            summary: "Replace this host's key pair, whose public half is in the cluster's store; the one before is accepted until all hosts know the new one",
             request: None,
             response: json::<Tunnel>(),
-            handler: post(rotate_secret),
+            handler: post(rotate_key),
         },
     ]
 }
@@ -44,6 +44,6 @@ async fn set_mesh_key(
     Ok(Json(api.blocking(move |host| host.tunnel_keys().set_mesh(key)).await??))
 }
 
-async fn rotate_secret(State(api): State<Api>) -> Result<Json<Tunnel>, Refusal> {
-    Ok(Json(api.blocking(|host| host.rotate_secret()).await??))
+async fn rotate_key(State(api): State<Api>) -> Result<Json<Tunnel>, Refusal> {
+    Ok(Json(api.blocking(|host| host.rotate_key()).await??))
 }

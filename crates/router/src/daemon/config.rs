@@ -28,7 +28,7 @@ pub struct DaemonConfig {
     pub store: Option<SharedStore>,
     /// Whether only the router and the kernel may send to other hosts' routers from here.
     pub firewall: bool,
-    /// A secret that all hosts of the mesh have; none: with a store, one that is kept there.
+    /// A secret that all hosts of the mesh have; none: with a store, the hosts have key pairs.
     pub key: Option<TunnelKey>,
     /// The network.
     pub io: IoConfig,
@@ -39,8 +39,8 @@ pub struct DaemonConfig {
 }
 
 impl DaemonConfig {
-    /// Whether the secret of all hosts is the one in the cluster's store.
-    pub fn shares_secret(&self) -> bool {
+    /// Whether hosts authenticate each other by key pairs, whose public halves are in the cluster's store.
+    pub fn has_key_pair(&self) -> bool {
         self.store.is_some() && self.key.is_none() && !self.io.is_insecure
     }
 }

@@ -202,7 +202,8 @@ pub enum HostError {
     /// There is no key for the other host.
     #[error(
         "host `{0}` has no key: `rdmesh peer key > FILE` makes one, which both hosts are given with `rdmesh peer add --key FILE`, \
-         or all hosts with `rdmesh up --key FILE` (`rdmesh up --underlay-security none` believes every sender that uses its address)"
+         or all hosts with `rdmesh up --key FILE` (`rdmesh up --underlay-security none` believes every sender that uses its address); \
+         a host of the same store publishes one, unless it was started with --key or is of an earlier version"
     )]
     NoKey(Name),
     /// Keys were given, but the tunnel is insecure.
@@ -210,14 +211,16 @@ pub enum HostError {
         "this router was started with --underlay-security none and uses no keys: `rdmesh down`, and `rdmesh up` without it"
     )]
     Insecure,
-    /// A secret was given where the one in the store counts.
-    #[error("the hosts' secret is in their store: `rdmesh key rotate` replaces it")]
-    SecretInStore,
-    /// There is none in a store.
+    /// A secret was given where the hosts have key pairs.
+    #[error(
+        "the hosts have key pairs, whose public halves are in their store: `rdmesh key rotate` replaces this host's"
+    )]
+    KeysInStore,
+    /// The host has no key pair.
     #[error(
         "this router has its keys from the operator, not from a store: `rdmesh peer rotate --key FILE` replaces one"
     )]
-    NoSecretInStore,
+    NoKeysInStore,
     /// No random numbers.
     #[error("making a key: {0}")]
     Random(io::Error),

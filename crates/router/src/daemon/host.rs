@@ -7,7 +7,7 @@ use super::endpoints::{EndpointParts, Endpoints};
 use super::error::HostError;
 use super::faults::FaultControl;
 use super::interfaces::Interfaces;
-use super::keyring::{Keyring, SecretSource};
+use super::keyring::{KeySource, Keyring};
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
@@ -16,7 +16,7 @@ use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
-use rdmesh_fabric::api::{Mode, Status, Tunnel};
+use rdmesh_fabric::api::{Mode, Status, StoreState, Tunnel};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Registry};
 use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
@@ -49,7 +49,7 @@ impl Host {
     /// process's alone.
     pub(crate) fn start(config: DaemonConfig) -> Result<Self, HostError> {
         // First: with keys that cannot be used nothing is begun.
-        let keyring = Keyring::open(config.state.clone(), secret_source(&config))?;
+        let keyring = Keyring::open(config.state.clone(), key_source(&config))?;
         let installed = config.library.clone().map_or_else(Library::find, Ok)?;
         let library = Library::install(&installed, config.state.path())?;
         let underlay = config.io.underlay.map(Underlay::find).transpose()?;
@@ -87,12 +87,11 @@ impl Host {
         let records = Records::new(registry.clone(), Arc::clone(&endpoints), Arc::clone(&mesh), allocator);
         let peers =
             PeerHosts::new(Arc::clone(&config), registry.clone(), mesh, Arc::clone(&keys), Arc::clone(&endpoints));
-        let peers = Arc::new(peers);
         let mut host = Self {
             agent: None,
             started: Instant::now(),
             sessions,
-            peers,
+            peers: Arc::new(peers),
             records,
             endpoints,
             keys,
@@ -105,10 +104,18 @@ impl Host {
         };
         host.begin(survivors)?;
         if let Some(agent) = &mut agent {
+            host.announce_keys(agent);
             agent.start(host.cluster_parts(local)?).map_err(failed)?;
         }
         host.agent = agent;
         Ok(host)
+    }
+
+    /// The cluster is to be told of this host's public keys.
+    fn announce_keys(&self, agent: &Agent) {
+        if let Some(public_keys) = self.keys.public_keys() {
+            agent.allocator().set_public_keys(public_keys);
+        }
     }
 
     /// Restores what a router that has died had, and takes in what is configured.
@@ -148,14 +155,14 @@ impl Host {
         let host = HostRecord { capabilities, ..HostRecord::new(self.config.host.clone(), address) };
         let (registry, peers, endpoints) =
             (self.registry.clone(), Arc::clone(&self.peers), Arc::clone(&self.endpoints));
-        let keys = self.config.shares_secret().then(|| Arc::clone(&self.keys));
-        Ok(Parts { store, local, host, registry, peers, endpoints, keys })
+        Ok(Parts { store, local, host, registry, peers, endpoints })
     }
 
-    /// Replaces the hosts' secret in their store; returns the state of the tunnel.
-    pub fn rotate_secret(&self) -> Result<Tunnel, HostError> {
-        let agent = self.agent.as_ref().filter(|_| self.config.shares_secret()).ok_or(HostError::NoSecretInStore)?;
-        self.keys.adopt(agent.allocator().rotate_secret()?)?;
+    /// Replaces this host's key pair, and lets the cluster know; returns the state of the tunnel.
+    pub fn rotate_key(&self) -> Result<Tunnel, HostError> {
+        let agent = self.agent.as_ref().ok_or(HostError::NoKeysInStore)?;
+        self.keys.renew_identity()?;
+        self.announce_keys(agent);
         self.keys.tunnel()
     }
 
@@ -223,7 +230,15 @@ impl Host {
             library: self.endpoints.library().to_owned(),
             endpoints: self.endpoints.count(),
             contexts: self.sessions.snapshot().len(),
+            store: self.store(),
         }
+    }
+
+    fn store(&self) -> Option<StoreState> {
+        let (store, agent) = (self.config.store.as_ref()?, self.agent.as_ref()?);
+        let allocator = agent.allocator();
+        let (has_joined, is_away) = (allocator.has_joined(), allocator.is_store_away());
+        Some(StoreState { access: store.access().clone(), has_joined, answers: has_joined && !is_away })
     }
 
     /// Counters of each worker.
@@ -260,10 +275,10 @@ fn open_registry(
     Ok((local, registry, survivors))
 }
 
-fn secret_source(config: &DaemonConfig) -> SecretSource {
-    match config.shares_secret() {
-        true => SecretSource::Store,
-        false => SecretSource::Operator(config.key.clone().or_else(|| config.peers.key.clone())),
+fn key_source(config: &DaemonConfig) -> KeySource {
+    match config.has_key_pair() {
+        true => KeySource::Identity,
+        false => KeySource::Operator(config.key.clone().or_else(|| config.peers.key.clone())),
     }
 }
 

@@ -98,7 +98,7 @@ impl Instance {
         // A namespace that could not be removed is a mount in its directory, which then stays.
         let directories = [self.state.endpoints(), self.state.namespaces()].map(remove);
         let libraries = [LIBRARY_NAME, SOCKETS_LIBRARY_NAME, MPI_LIBRARY_NAME].map(|name| self.state.path().join(name));
-        let kept = [self.state.store(), self.state.keys(), self.state.secret()];
+        let kept = [self.state.store(), self.state.keys(), self.state.identity()];
         let unfinished = kept.each_ref().map(|file| file.with_extension("new"));
         let files = [&[self.state.api_socket()][..], &libraries, &unfinished, &kept].concat();
         Errors::all([kernel].into_iter().chain(directories).chain([self.remove_files(&files)]))

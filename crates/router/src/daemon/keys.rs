@@ -5,7 +5,7 @@ use super::error::HostError;
 use super::keyring::Keyring;
 use crate::worker::Workers;
 use rdmesh_fabric::api::{Tunnel, TunnelHost};
-use rdmesh_fabric::{Host as HostRecord, Name, Registry, RotatedKey, TunnelKey};
+use rdmesh_fabric::{Host as HostRecord, Name, PublicKey, Registry, Rotated, TunnelKey};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -22,19 +22,18 @@ impl TunnelKeys {
         Self { config, registry, workers, keyring: Mutex::new(keyring) }
     }
 
-    /// The key of the host `name` at `address`: `given`, or the known one; none where nothing is authenticated.
+    /// The key of `host`: `given`, or the known one; none where nothing is authenticated.
     pub(super) fn find(
         &self,
-        name: &Name,
-        address: IpAddr,
+        host: &HostRecord,
         given: Option<&TunnelKey>,
-    ) -> Result<Option<RotatedKey>, HostError> {
+    ) -> Result<Option<Rotated<TunnelKey>>, HostError> {
         let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         if self.config.io.is_insecure {
             return if given.is_some() { Err(HostError::Insecure) } else { Ok(None) };
         }
-        let key = given.cloned().map(RotatedKey::from).or_else(|| self.keyring().find(name, address, here));
-        key.map(Some).ok_or_else(|| HostError::NoKey(name.clone()))
+        let key = given.cloned().map(Rotated::from).or_else(|| self.keyring().find(host, here));
+        key.map(Some).ok_or_else(|| HostError::NoKey(host.name.clone()))
     }
 
     /// Keeps a host's own key, also for the next router, or forgets it; returns the one before.
@@ -47,27 +46,29 @@ impl TunnelKeys {
         if self.config.io.is_insecure {
             return Err(HostError::Insecure);
         }
-        if self.config.shares_secret() {
-            return Err(HostError::SecretInStore);
-        }
-        self.keyring().set_mesh(key);
-        self.use_mesh()?;
+        self.keyring().set_mesh(key)?;
+        self.use_all()?;
         tracing::info!("secret of the mesh changed");
         self.tunnel()
     }
 
-    /// Takes the secret of all hosts from the cluster's store into use.
-    pub(super) fn adopt(&self, secret: RotatedKey) -> Result<(), HostError> {
-        // One that cannot be kept is used all the same.
-        let kept = self.keyring().adopt(secret);
-        self.use_mesh()?;
-        kept
+    /// Replaces this host's key pair.
+    pub(super) fn renew_identity(&self) -> Result<(), HostError> {
+        self.keyring().renew_identity()?;
+        self.use_all()?;
+        tracing::info!("this host has a new key pair");
+        Ok(())
     }
 
-    fn use_mesh(&self) -> Result<(), HostError> {
+    /// The public keys by which others can tell this host, where it has a key pair.
+    pub(super) fn public_keys(&self) -> Option<Rotated<PublicKey>> {
+        self.keyring().public_keys()
+    }
+
+    fn use_all(&self) -> Result<(), HostError> {
         let here = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         for host in self.other_hosts()? {
-            let key = self.keyring().find(&host.name, host.address, here);
+            let key = self.keyring().find(&host, here);
             self.use_key(host.address, key.as_ref());
         }
         Ok(())
@@ -86,7 +87,7 @@ impl TunnelKeys {
         let hosts = self.other_hosts()?;
         self.keyring().retain(&hosts)?;
         for host in hosts {
-            match self.find(&host.name, host.address, None) {
+            match self.find(&host, None) {
                 Ok(key) => self.use_key(host.address, key.as_ref()),
                 Err(error) => tracing::warn!(%error, "cannot reach a host that the last router knew"),
             }
@@ -113,7 +114,7 @@ impl TunnelKeys {
     }
 
     /// Packets of the host at `address` have `key` from now on; none where nothing is authenticated.
-    pub(super) fn use_key(&self, address: IpAddr, key: Option<&RotatedKey>) {
+    pub(super) fn use_key(&self, address: IpAddr, key: Option<&Rotated<TunnelKey>>) {
         key.into_iter().for_each(|key| self.workers.set_tunnel_key(address, key));
     }
 

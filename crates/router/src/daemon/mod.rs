@@ -9,6 +9,7 @@ mod error;
 mod faults;
 mod full_name;
 mod host;
+mod identity;
 mod instance;
 mod interfaces;
 mod keyring;

@@ -34,8 +34,9 @@ impl PeerHosts {
         Ok(Peers { key: None, hosts: self.registry.peers(&self.config.host)? })
     }
 
-    /// Adds another host, or changes its address or its key.
-    pub fn set(&self, name: Name, address: IpAddr, key: Option<TunnelKey>) -> Result<HostRecord, HostError> {
+    /// Adds another host, or changes its address or its key: `key`, or the one that is derived from its public keys.
+    pub fn set(&self, record: HostRecord, key: Option<TunnelKey>) -> Result<HostRecord, HostError> {
+        let (name, address) = (record.name.clone(), record.address);
         let own = self.config.io.underlay.ok_or(HostError::NoUnderlay)?;
         if name == self.config.host {
             return Err(HostError::OwnHost(name));
@@ -43,9 +44,8 @@ impl PeerHosts {
         if address.is_ipv4() != own.is_ipv4() {
             return Err(HostError::Family { address, own });
         }
-        let shared = self.keys.find(&name, address, key.as_ref())?;
+        let shared = self.keys.find(&record, key.as_ref())?;
         let before = self.registry.hosts()?.into_iter().find(|host| host.name == name).map(|host| host.address);
-        let record = HostRecord::new(name, address);
         // Before the host: a router that dies in between leaves a key without a host, never a host with another key.
         let kept = key.map(|key| self.keys.keep(&record.name, Some(key))).transpose()?;
         let revision = self.registry.set_host(&record).inspect_err(|_| {
@@ -105,7 +105,7 @@ impl PeerHosts {
                     Err(RegistryError::NoSuchHost(_)) => {}
                     removed => drop(removed?),
                 }
-                self.set(peer.name.clone(), peer.address, peer.key.clone())?;
+                self.set(HostRecord::new(peer.name.clone(), peer.address), peer.key.clone())?;
             } else if self.config.io.underlay.is_some_and(|own| own != peer.address) {
                 return Err(HostError::OwnAddress { name: peer.name.clone(), address: peer.address });
             }

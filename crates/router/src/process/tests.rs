@@ -5,7 +5,7 @@ use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, FaultsText, Lifetime, Netns, SetChainSteps};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Client, ClientError, Isolation, PeerEndpoint, Quota};
-use rdmesh_fabric::{Name, Peers};
+use rdmesh_fabric::{Host as HostRecord, Name, Peers};
 use std::fs;
 use std::net::IpAddr;
 use std::process::{Child, Command};
@@ -236,7 +236,7 @@ fn a_dead_routers_peers_are_restored_where_they_can_be_reached() {
         link: None,
     };
     let first = Host::start(config.clone()).unwrap();
-    first.peers().set(there.clone(), "192.0.2.2".parse().unwrap(), None).unwrap();
+    first.peers().set(HostRecord::new(there.clone(), "192.0.2.2".parse().unwrap()), None).unwrap();
     first.peers().add_endpoint(&there, remote("10.7.0.9")).unwrap();
     let before = first.peers().all().unwrap();
     drop(first);
@@ -421,7 +421,7 @@ fn faults_are_set_and_shown() {
 fn routers_of_one_store_find_each_other() {
     let store = Embedded::default();
     let start = |name: &str, directory: &TempDir| {
-        let store = Some(SharedStore::new(store.clone(), Default::default()));
+        let store = Some(SharedStore::new(store.clone(), Default::default(), Default::default()));
         let config = config_with_underlay(directory);
         fs::create_dir_all(config.state.endpoints()).unwrap();
         Host::start(DaemonConfig { host: name.parse().unwrap(), store, ..config }).unwrap()

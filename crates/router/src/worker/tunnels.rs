@@ -2,15 +2,15 @@
 
 use super::workers::Workers;
 use crate::io::{Sessions, StrangersSeen, Table};
-use rdmesh_fabric::RotatedKey;
 use rdmesh_fabric::api::TunnelState;
+use rdmesh_fabric::{Rotated, TunnelKey};
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::Arc;
 
 impl Workers {
     /// The host at `address` shares these keys with this one. The one that it had before is accepted until it uses the newest.
-    pub fn set_tunnel_key(&self, address: IpAddr, key: &RotatedKey) {
+    pub fn set_tunnel_key(&self, address: IpAddr, key: &Rotated<TunnelKey>) {
         if let Some(sessions) = &self.sessions {
             self.set_table(sessions.set_peer(address, key));
         }

@@ -1,7 +1,7 @@
 //! Tests of records, of addresses in plain order, and of views.
 
 use super::*;
-use crate::{Counterpart, Policy, PolicyScope, Rate, SecurityGroup, Tenant};
+use crate::{Counterpart, Policy, PolicyScope, PublicKey, Rate, Rotated, SecurityGroup, Tenant};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 
@@ -274,37 +274,40 @@ fn hosts_tell_of_attached_interfaces() {
         follower.follow().await.unwrap();
         let has_attached =
             |follower: &Follower<NetworkView>| follower.view().hosts().any(|host| host.capabilities.has_attached);
-        a.set_attached([blue.clone()].into());
+        a.set_announced(Announced { attached: [blue.clone()].into(), ..Announced::default() });
         let first = a.take(&network, network.subnets[0]).await.unwrap();
         a.publish(&network, &endpoint(a.host(), "web", first)).await.unwrap();
         follower.follow().await.unwrap();
         assert!(has_attached(&follower), "with the first endpoint");
-        a.set_attached([].into());
-        a.tell_attached(&blue).await.unwrap();
+        a.set_announced(Announced::default());
+        a.tell_of_host(&blue).await.unwrap();
         follower.follow().await.unwrap();
         assert!(!has_attached(&follower));
-        a.tell_attached(&blue).await.unwrap();
+        a.tell_of_host(&blue).await.unwrap();
         assert!(tokio::time::timeout(Duration::from_secs(1), follower.follow()).await.is_err(), "nothing new");
     });
 }
 
 #[test]
-fn hosts_have_one_secret_and_follow_its_rotation() {
+fn hosts_tell_of_their_public_keys_and_the_store_has_no_secret() {
     run(async {
-        let (_, store) = shared();
-        let [a, b] = [(); 2].map(|()| Cluster::new(Arc::clone(&store)));
-        let (first, same) = tokio::join!(a.secret(), b.secret());
-        let first = first.unwrap();
-        assert_eq!(first, same.unwrap());
-        assert_eq!(first.older, None);
-        let (next, rotated) = tokio::join!(b.next_secret(&first), a.rotate_secret());
-        let rotated = rotated.unwrap();
-        assert_eq!(next.unwrap(), rotated);
-        assert_eq!(rotated.older.as_ref(), Some(&first.newest), "both are accepted");
-        assert_ne!(rotated.newest, first.newest);
-        assert_eq!(b.secret().await.unwrap(), rotated, "a host that comes later has both too");
-        let third = a.rotate_secret().await.unwrap();
-        assert_eq!(third.older, Some(rotated.newest.clone()));
-        assert_eq!(b.next_secret(&first).await.unwrap(), third, "however many were missed");
+        let (time, store) = shared();
+        let network = network("10.7.0.0/24");
+        let (a, blue) = (join(&store, &time, 0).await, name("blue"));
+        a.cluster().add_network(&network).await.unwrap();
+        let keys = Rotated::from(PublicKey::from_bytes([1; 32]));
+        a.set_announced(Announced { public_keys: Some(keys.clone()), ..Announced::default() });
+        let first = a.take(&network, network.subnets[0]).await.unwrap();
+        a.publish(&network, &endpoint(a.host(), "web", first)).await.unwrap();
+        let mut follower = Follower::of_network(a.cluster().clone(), &blue);
+        follower.follow().await.unwrap();
+        let seen = |follower: &Follower<NetworkView>| follower.view().hosts().next().unwrap().public_keys.clone();
+        assert_eq!(seen(&follower), Some(keys.clone()));
+        let next = keys.followed_by(PublicKey::from_bytes([2; 32]));
+        a.set_announced(Announced { public_keys: Some(next.clone()), ..Announced::default() });
+        a.tell_of_host(&blue).await.unwrap();
+        follower.follow().await.unwrap();
+        assert_eq!(seen(&follower), Some(next), "the one before is told as well");
+        assert!(store.list("secrets/", None).await.unwrap().entries.is_empty());
     });
 }

@@ -5,13 +5,12 @@ use super::allocator::Allocator;
 use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::full_name::FullName;
-use crate::daemon::keys::TunnelKeys;
 use crate::daemon::peers::PeerHosts;
 use rdmesh_fabric::cluster::{
-    Absences, Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View,
+    Absences, Announced, Cluster, ClusterError, CommonView, Follower, Member, NetworkView, Renewal, View,
 };
-use rdmesh_fabric::store::LocalStore;
-use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry, RotatedKey};
+use rdmesh_fabric::store::{LocalStore, StoreError};
+use rdmesh_fabric::{Endpoint, Host as HostRecord, Name, Network, Registry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::sync::Arc;
@@ -39,8 +38,6 @@ pub(in crate::daemon) struct Parts {
     pub(in crate::daemon) registry: Registry,
     pub(in crate::daemon) peers: Arc<PeerHosts>,
     pub(in crate::daemon) endpoints: Arc<Endpoints>,
-    /// None where the hosts' secret is not in the store.
-    pub(in crate::daemon) keys: Option<Arc<TunnelKeys>>,
 }
 
 impl Agent {
@@ -98,8 +95,8 @@ struct Work {
     member: Arc<Member>,
     /// Endpoints that the cluster knows.
     published: BTreeSet<FullName>,
-    /// The networks with attached interfaces that the cluster knows of.
-    attached: BTreeSet<Name>,
+    /// What the cluster has been told of this host.
+    announced: Announced,
     known: Known,
     followers: BTreeMap<Name, Followed>,
     /// Origin of the times of absence.
@@ -158,11 +155,6 @@ impl Work {
             match Member::join(cluster, local, clock, parts.store.terms(), parts.host.clone()).await {
                 Ok((member, _)) => {
                     tracing::info!(host = %parts.host.name, "this host has joined the cluster");
-                    if let Some(keys) = &parts.keys {
-                        // Before anything is known of other hosts: without it none is reached.
-                        let secret = take_secret(member.cluster(), keys).await;
-                        tokio::spawn(follow_secret(member.cluster().clone(), Arc::clone(keys), secret));
-                    }
                     return Self::with(parts, allocator, Arc::new(member)).await;
                 }
                 Err(error) if said.as_ref() != Some(&error) => {
@@ -176,13 +168,15 @@ impl Work {
     }
 
     async fn with(parts: Parts, allocator: Arc<Allocator>, member: Arc<Member>) -> Self {
-        let (published, attached, known) = (BTreeSet::new(), BTreeSet::new(), Known::default());
+        let (published, announced, known) = (BTreeSet::new(), allocator.announced(), Known::default());
+        // Before the first endpoint is published.
+        member.set_announced(announced.clone());
         let (followers, news) = (BTreeMap::new(), unbounded_channel());
         let common = Follower::of_cluster(member.cluster().clone());
         let common = tokio::spawn(follow(common, News::Common, news.0.clone()));
         let _common = AbortOnDrop(common.abort_handle());
         let began = Instant::now();
-        let mut work = Self { parts, allocator, member, published, attached, known, followers, began, _common, news };
+        let mut work = Self { parts, allocator, member, published, announced, known, followers, began, _common, news };
         let living = work.living();
         living.iter().for_each(|endpoint| work.member.adopt(endpoint));
         work.allocator.set_member(Arc::clone(&work.member));
@@ -272,28 +266,39 @@ impl Work {
 
     /// Tells the cluster of endpoints that have come and gone, and follows the networks of those that there are.
     async fn catch_up(&mut self) {
-        self.tell_attached().await;
+        self.tell_of_host().await;
+        let living = self.living();
+        // One unanswered question is enough: many would keep the next renewal waiting.
+        if let Err(error) = self.tell_of_endpoints(&living).await {
+            tracing::debug!(%error, "which endpoints have come and gone is told later");
+        }
+        let networks: BTreeSet<Name> = living.into_iter().map(|endpoint| endpoint.network).collect();
+        self.follow_networks(networks.clone()).await;
+        self.stock(&networks).await;
+    }
+
+    /// Tells the cluster of endpoints that have gone, and of the `living` ones that it does not know; an error where the store
+    /// does not answer.
+    async fn tell_of_endpoints(&mut self, living: &[Endpoint]) -> Result<(), StoreError> {
         for endpoint in self.allocator.going() {
             match self.member.release(&endpoint).await {
                 Ok(()) => {
                     self.published.remove(&FullName::of(&endpoint));
                     self.allocator.gone(&endpoint);
                 }
+                Err(ClusterError::Store(error)) if error.is_silence() => return Err(error),
                 Err(error) => tracing::debug!(name = %endpoint.name, %error, "an endpoint's end is not told yet"),
             }
         }
         let going = self.allocator.going();
-        let living = self.living();
-        for endpoint in &living {
+        for endpoint in living {
             let key = FullName::of(endpoint);
             let has_predecessor = going.iter().any(|gone| FullName::of(gone) == key);
-            if !self.published.contains(&key) && !has_predecessor && self.publish(endpoint).await {
+            if !self.published.contains(&key) && !has_predecessor && self.publish(endpoint).await? {
                 self.published.insert(key);
             }
         }
-        let networks: BTreeSet<Name> = living.into_iter().map(|endpoint| endpoint.network).collect();
-        self.follow_networks(networks.clone()).await;
-        self.stock(&networks).await;
+        Ok(())
     }
 
     /// Gets addresses for endpoints to come.
@@ -307,27 +312,27 @@ impl Work {
         }
     }
 
-    /// Tells the cluster to which of the networks with endpoints of this host interfaces are attached.
-    async fn tell_attached(&mut self) {
-        let attached = self.allocator.attached();
-        if attached == self.attached {
+    /// Tells the others, on the networks with endpoints of this host, what is announced of it.
+    async fn tell_of_host(&mut self) {
+        let announced = self.allocator.announced();
+        if announced == self.announced {
             return;
         }
         // Networks that get endpoints later are told of with them.
-        self.member.set_attached(attached.clone());
+        self.member.set_announced(announced.clone());
         for network in self.followers.keys() {
-            if let Err(error) = self.member.tell_attached(network).await {
-                tracing::debug!(%network, %error, "that interfaces are attached or detached is told later");
+            if let Err(error) = self.member.tell_of_host(network).await {
+                tracing::debug!(%network, %error, "the host's keys and attached interfaces are told later");
                 return;
             }
         }
-        self.attached = attached;
+        self.announced = announced;
     }
 
-    /// Tells the cluster of an endpoint; whether it knows it now.
-    async fn publish(&self, endpoint: &Endpoint) -> bool {
+    /// Tells the cluster of an endpoint; whether it knows it now. An error where the store does not answer.
+    async fn publish(&self, endpoint: &Endpoint) -> Result<bool, StoreError> {
         let (network, name) = (&endpoint.network, &endpoint.name);
-        let Ok(record) = self.parts.registry.network(network, None, &[]) else { return false };
+        let Ok(record) = self.parts.registry.network(network, None, &[]) else { return Ok(false) };
         let published = match self.member.cluster().network(network).await {
             Ok(Some(known)) if known.vni == record.vni => self.member.publish(&known, endpoint).await,
             Ok(Some(_)) => Err(ClusterError::Exists { what: "network", name: network.to_string() }),
@@ -338,7 +343,7 @@ impl Work {
             Err(error) => Err(error),
         };
         match published {
-            Ok(_) => return true,
+            Ok(_) => return Ok(true),
             Err(error @ (ClusterError::AddressTaken { .. } | ClusterError::Elsewhere { .. })) => {
                 tracing::error!(%network, %name, %error, "endpoint removed: it is another host's now");
                 let (endpoints, network, name) = (Arc::clone(&self.parts.endpoints), network.clone(), name.clone());
@@ -347,12 +352,13 @@ impl Work {
                     tracing::error!(%error, "cannot remove it");
                 }
             }
+            Err(ClusterError::Store(error)) if error.is_silence() => return Err(error),
             Err(ClusterError::Store(error)) => {
-                tracing::debug!(%network, %name, %error, "cannot publish endpoint, will retry")
+                tracing::debug!(%network, %name, %error, "cannot publish endpoint, will retry");
             }
             Err(error) => tracing::error!(%network, %name, %error, "other hosts cannot reach endpoint"),
         }
-        false
+        Ok(false)
     }
 
     /// Follows these networks and no others.
@@ -419,44 +425,6 @@ impl Work {
     fn living(&self) -> Vec<Endpoint> {
         let all = self.parts.registry.endpoints().unwrap_or_default();
         all.into_iter().filter(|endpoint| endpoint.host == self.parts.host.name).collect()
-    }
-}
-
-/// Takes the hosts' secret from the store, as often as it takes.
-async fn take_secret(cluster: &Cluster, keys: &Arc<TunnelKeys>) -> RotatedKey {
-    loop {
-        match cluster.secret().await {
-            Ok(secret) => {
-                adopt(keys, &secret).await;
-                return secret;
-            }
-            Err(error) => tracing::warn!(%error, "the hosts' secret is not known yet"),
-        }
-        sleep(RETRY).await;
-    }
-}
-
-/// Follows the rotation of the hosts' secret, through all failures.
-async fn follow_secret(cluster: Cluster, keys: Arc<TunnelKeys>, mut secret: RotatedKey) {
-    loop {
-        match cluster.next_secret(&secret).await {
-            Ok(next) => {
-                tracing::info!("the hosts' secret was replaced");
-                adopt(&keys, &next).await;
-                secret = next;
-            }
-            Err(error) => {
-                tracing::debug!(%error, "the hosts' secret is followed again soon");
-                sleep(RETRY).await;
-            }
-        }
-    }
-}
-
-async fn adopt(keys: &Arc<TunnelKeys>, secret: &RotatedKey) {
-    let (keys, secret) = (Arc::clone(keys), secret.clone());
-    if let Ok(Err(error)) = spawn_blocking(move || keys.adopt(secret)).await {
-        tracing::error!(%error, "the hosts' secret may be missing when the next router starts");
     }
 }
 

@@ -1,10 +1,10 @@
 //! Networks and addresses of new endpoints, from the cluster.
 
 use crate::daemon::error::HostError;
-use rdmesh_fabric::cluster::{Cluster, ClusterError, Member};
+use rdmesh_fabric::cluster::{Announced, Cluster, ClusterError, Member};
 use rdmesh_fabric::{
-    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Labels, Name, Network, NetworkGroups, Quota, Registry,
-    RegistryError, RotatedKey,
+    DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Labels, Name, Network, NetworkGroups, PublicKey, Quota,
+    Registry, RegistryError, Rotated,
 };
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -36,8 +36,8 @@ struct State {
     member: Option<Arc<Member>>,
     /// Endpoints that have gone, of which the cluster has not been told.
     going: Vec<Endpoint>,
-    /// The networks that interfaces of this host are attached to.
-    attached: BTreeSet<Name>,
+    /// To be told of this host.
+    announced: Announced,
     /// The last renewal of the leases has failed.
     is_store_away: bool,
 }
@@ -104,12 +104,6 @@ impl Allocator {
         let was_away = std::mem::replace(&mut self.state().is_store_away, is_away);
         self.told.notify_all();
         was_away
-    }
-
-    /// Replaces the hosts' secret in the store.
-    pub(in crate::daemon) fn rotate_secret(&self) -> Result<RotatedKey, HostError> {
-        let member = self.state().member.clone().ok_or(HostError::NotJoined)?;
-        self.ask(member.cluster().rotate_secret())
     }
 
     /// Waits while the cluster is told that the last endpoint of this host with one of these addresses has gone: who starts a
@@ -179,8 +173,15 @@ impl Allocator {
     /// The cluster is to be told whether interfaces of this host are attached to `network`.
     pub(in crate::daemon) fn set_attached(&self, network: &Name, is_attached: bool) {
         let mut state = self.state();
-        let _ = if is_attached { state.attached.insert(network.clone()) } else { state.attached.remove(network) };
+        let attached = &mut state.announced.attached;
+        let _ = if is_attached { attached.insert(network.clone()) } else { attached.remove(network) };
         drop(state);
+        self.changed.notify_one();
+    }
+
+    /// The cluster is to be told of this host's public keys.
+    pub(in crate::daemon) fn set_public_keys(&self, keys: Rotated<PublicKey>) {
+        self.state().announced.public_keys = Some(keys);
         self.changed.notify_one();
     }
 
@@ -188,6 +189,16 @@ impl Allocator {
     pub(in crate::daemon) fn release(&self, endpoint: Endpoint) {
         self.state().going.push(endpoint);
         self.changed.notify_one();
+    }
+
+    /// Whether the host has joined the cluster.
+    pub(in crate::daemon) fn has_joined(&self) -> bool {
+        self.state().member.is_some()
+    }
+
+    /// Whether the store has left the last renewal of the leases without an answer.
+    pub(in crate::daemon) fn is_store_away(&self) -> bool {
+        self.state().is_store_away
     }
 
     pub(super) fn set_member(&self, member: Arc<Member>) {
@@ -198,8 +209,8 @@ impl Allocator {
         self.changed.notified().await;
     }
 
-    pub(super) fn attached(&self) -> BTreeSet<Name> {
-        self.state().attached.clone()
+    pub(super) fn announced(&self) -> Announced {
+        self.state().announced.clone()
     }
 
     pub(super) fn going(&self) -> Vec<Endpoint> {

@@ -10,6 +10,7 @@ mod view;
 pub(super) use agent::{Agent, Parts};
 pub(super) use allocator::Allocator;
 
+use rdmesh_fabric::api::StoreAccess;
 use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::store::Store;
 use std::fmt;
@@ -20,12 +21,17 @@ use std::sync::Arc;
 pub struct SharedStore {
     store: Arc<dyn Store>,
     terms: Terms,
+    access: StoreAccess,
 }
 
 impl SharedStore {
-    /// The store `store`.
-    pub fn new(store: impl Store + 'static, terms: Terms) -> Self {
-        Self { store: Arc::new(store), terms }
+    /// The store `store`, which is reached by `access`.
+    pub fn new(store: impl Store + 'static, terms: Terms, access: StoreAccess) -> Self {
+        Self { store: Arc::new(store), terms, access }
+    }
+
+    pub(super) fn access(&self) -> &StoreAccess {
+        &self.access
     }
 
     pub(super) fn store(&self) -> Arc<dyn Store> {

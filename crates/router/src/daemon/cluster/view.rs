@@ -5,9 +5,11 @@ use crate::daemon::error::HostError;
 use crate::daemon::peers::PeerHosts;
 use rdmesh_fabric::api::ScopePolicy;
 use rdmesh_fabric::cluster::{CommonView, NetworkView};
-use rdmesh_fabric::{Name, Network, NetworkGroups, PeerEndpoint, Policy, PolicyScope, Registry, Validate};
+use rdmesh_fabric::{
+    Host as HostRecord, Name, Network, NetworkGroups, PeerEndpoint, Policy, PolicyScope, Registry, Validate,
+};
+use rdmesh_overlay::Errors;
 use std::collections::BTreeMap;
-use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Contents of the store, as far as they are known.
@@ -30,7 +32,10 @@ pub(super) struct Target {
 type Views = BTreeMap<Name, Option<NetworkView>>;
 
 /// A host with its endpoints on the networks that are followed.
-type Wanted = BTreeMap<Name, (IpAddr, Vec<PeerEndpoint>)>;
+struct WantedHost {
+    record: HostRecord,
+    endpoints: Vec<PeerEndpoint>,
+}
 
 /// Makes this host agree with what is known.
 pub(super) fn apply(known: &Known, target: &Target) -> Result<(), HostError> {
@@ -108,7 +113,7 @@ fn apply_endpoints(views: &Views, Target { own, registry, peers, .. }: &Target) 
         let now = wanted.get(&peer.name);
         let stays = |endpoint: &PeerEndpoint| match views.get(&endpoint.network) {
             Some(None) => true,
-            Some(Some(_)) => now.is_some_and(|(_, endpoints)| endpoints.contains(endpoint)),
+            Some(Some(_)) => now.is_some_and(|now| now.endpoints.contains(endpoint)),
             None => false,
         };
         if now.is_none() && !peer.endpoints.iter().any(stays) {
@@ -120,29 +125,34 @@ fn apply_endpoints(views: &Views, Target { own, registry, peers, .. }: &Target) 
         }
     }
     let known: BTreeMap<Name, _> = registry.peers(own)?.into_iter().map(|peer| (peer.name.clone(), peer)).collect();
-    for (name, (address, endpoints)) in wanted {
+    let hosts: BTreeMap<Name, _> = registry.hosts()?.into_iter().map(|host| (host.name.clone(), host)).collect();
+    // A host that cannot be reached is in no other's way.
+    let outcomes = wanted.into_iter().map(|(name, wanted)| {
+        if hosts.get(&name) != Some(&wanted.record) {
+            peers.set(wanted.record, None)?;
+        }
         let known = known.get(&name);
-        if known.is_none_or(|known| known.address != address) {
-            peers.set(name.clone(), address, None)?;
-        }
-        for endpoint in endpoints {
-            if known.is_none_or(|known| !known.endpoints.contains(&endpoint)) {
-                peers.add_endpoint(&name, endpoint)?;
-            }
-        }
-    }
-    Ok(())
+        let is_new = |endpoint: &PeerEndpoint| known.is_none_or(|known| !known.endpoints.contains(endpoint));
+        wanted.endpoints.into_iter().filter(is_new).try_for_each(|new| peers.add_endpoint(&name, new).map(drop))
+    });
+    Errors::all(outcomes)
 }
 
-fn wanted(views: &Views, own: &Name) -> Wanted {
-    let mut wanted = Wanted::new();
+fn wanted(views: &Views, own: &Name) -> BTreeMap<Name, WantedHost> {
+    let mut wanted = BTreeMap::new();
     for view in views.values().flatten() {
         let vni = view.network().map(|network| network.vni);
         for (endpoint, host) in view.placed().filter(|(_, host)| host.name != *own) {
             let (network, addresses) = (endpoint.network.clone(), endpoint.addresses.clone());
-            let (_, endpoints) = wanted.entry(host.name.clone()).or_insert((host.address, Vec::new()));
             let link = endpoint.pool.as_ref().map(|pool| pool.link);
-            endpoints.push(PeerEndpoint { network, vni, addresses, link });
+            let record = || HostRecord {
+                public_keys: host.public_keys.clone(),
+                ..HostRecord::new(host.name.clone(), host.address)
+            };
+            let of_host = wanted
+                .entry(host.name.clone())
+                .or_insert_with(|| WantedHost { record: record(), endpoints: Vec::new() });
+            of_host.endpoints.push(PeerEndpoint { network, vni, addresses, link });
         }
     }
     wanted

@@ -6,8 +6,8 @@ use super::inbox::Inbox;
 use super::link::{PeerLink, bump};
 use super::session::{ReceiveSession, SendSession};
 use crate::io::clock::Clock;
-use rdmesh_fabric::RotatedKey;
 use rdmesh_fabric::api::TunnelState;
+use rdmesh_fabric::{Rotated, TunnelKey};
 use rdmesh_nic::{TUNNEL_PORT, Time};
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
@@ -75,12 +75,12 @@ impl Sessions {
     }
 
     /// The host at `address` has the newest of these keys, or will have it. Returns the table for the workers.
-    pub(crate) fn set_peer(&self, address: IpAddr, key: &RotatedKey) -> Table {
+    pub(crate) fn set_peer(&self, address: IpAddr, key: &Rotated<TunnelKey>) -> Table {
         let Shared { own, clock, secret, .. } = &*self.shared;
         let mut peers = self.shared.peers();
         // A host that is known already has the older key, or one before it.
         let peer = peers.entry(address).or_insert_with(|| {
-            let first = key.older.as_ref().unwrap_or(&key.newest);
+            let first = key.oldest();
             let handshake = Handshake::new(*own, address, first, *secret, clock.now());
             HostState { link: Arc::new(PeerLink::new(address)), handshake }
         });
