@@ -76,7 +76,10 @@ fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
         // Addresses of a block that the host has, and connections between endpoints that know each other.
         let offline = add(&a, "offline", &[]);
         programs.begin().end();
+        let doctor = |lab: &Lab| lab.command(&["doctor"]).text;
+        until(LIMIT, "the store is missed", || doctor(&a).contains("FAIL  store: it does not answer").then_some(()));
         etcd.restart(0);
+        until(LIMIT, "the store answers", || doctor(&a).contains("ok    store: answers at https://").then_some(()));
         wait_for(&b, &[&on_a, &offline]);
         remove(&a, "offline");
         wait_for(&b, &[&on_a]);
@@ -95,7 +98,7 @@ fn routers_of_one_store_carry_traffic_and_go_on_without_it() {
 }
 
 #[test]
-fn the_secret_in_the_store_is_replaced_under_traffic() {
+fn a_host_replaces_its_key_pair_under_traffic() {
     in_network(|| async {
         let etcd = Etcd::start(1, Security::TlsAndPassword);
         let [a, b] = [0, 1].map(|number| router(number, &etcd.url()));
@@ -108,17 +111,20 @@ fn the_secret_in_the_store_is_replaced_under_traffic() {
         wait_for(&b, &[&on_a, &server]);
         [&a, &b].into_iter().for_each(wait_until_agreed);
         let programs = programs.begin();
-        let first = secret(&a);
-        for lab in [&a, &b] {
-            let before = secret(lab);
+        let mut private = [&a, &b].map(private_keys).concat();
+        for lab in [&a, &b, &a] {
+            let before = private_keys(lab);
             lab.command(&["key", "rotate"]).ok();
-            until(LIMIT, "both have another secret", || {
-                (secret(&a) != before && secret(&b) == secret(&a)).then_some(())
-            });
+            // Only where the other host has the public half of the new one.
             [&a, &b].into_iter().for_each(wait_until_agreed);
+            let now = private_keys(lab);
+            assert_eq!((now.len(), &now[1]), (2, &before[0]), "two are kept");
+            private.push(now[0].clone());
         }
-        assert!(!secret(&b).contains(&first[11..75]), "two are kept, not three");
         programs.end();
+        let stored = etcd.contents();
+        assert!(stored.contains("public_keys"), "{stored}");
+        assert!(!private.iter().any(|key| stored.contains(key)), "no private key leaves its host: {stored}");
         for lab in [&a, &b] {
             let counters = &lab.api("/v1/tunnel")["hosts"][0];
             for lost in ["unsealed", "unknown_session", "wrong_tag", "replayed", "unsent"] {
@@ -126,7 +132,7 @@ fn the_secret_in_the_store_is_replaced_under_traffic() {
             }
         }
         let refused = a.command(&["peer", "rotate", "--key", "/dev/null"]);
-        assert!(!refused.status.success(), "the secret is the store's: {}", refused.text);
+        assert!(!refused.status.success(), "hosts of a store have key pairs: {}", refused.text);
     });
 }
 
@@ -136,6 +142,8 @@ fn an_address_is_free_when_its_program_has_ended() {
         let etcd = Etcd::start(1, Security::None);
         let lab = router(0, &etcd.url());
         add(&lab, "other", &["--ip", "10.7.0.9"]);
+        let doctor = lab.command(&["doctor"]).text;
+        assert!(doctor.contains("warn  store: it asks for no user"), "{doctor}");
         // Under one name, whose endpoint may have the resting address again, at once each time.
         let endpoint = Endpoint::at("job", "blue", "10.7.0.8");
         for _ in 0..30 {
@@ -203,9 +211,11 @@ fn what_lingers_is_taken_over_or_makes_room() {
     });
 }
 
-/// The secret as a router keeps it for the next one.
-fn secret(lab: &Lab) -> String {
-    std::fs::read_to_string(lab.dir().join("secret")).unwrap_or_default()
+/// Private keys of a router's host, the newest first.
+fn private_keys(lab: &Lab) -> Vec<String> {
+    let kept = std::fs::read(lab.dir().join("identity")).expect("a file of keys");
+    let kept: Value = serde_json::from_slice(&kept).expect("JSON");
+    [&kept["newest"], &kept["older"]].into_iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
 /// Waits until the tunnel to the other host is open in both directions, with the newest key.

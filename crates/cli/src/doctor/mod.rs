@@ -8,6 +8,7 @@ mod packages;
 mod path;
 mod rates;
 mod router;
+mod store;
 mod tunnel;
 
 use crate::args::DoctorOptions;
@@ -43,6 +44,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     findings.extend(limits::check(status.as_ref()));
     findings.extend(device::check(status.as_ref(), client));
     if let Some(status) = &status {
+        findings.extend(store::check(status));
         findings.extend(tunnel::check(status, client));
         findings.extend(failed_requests::check(client));
         findings.extend(rates::check(client));
