@@ -18,6 +18,7 @@ pub mod modules;
 pub mod mpi;
 mod namespace;
 mod pair;
+pub mod parameters;
 mod peer;
 mod perftest;
 pub mod podman;

@@ -2,6 +2,7 @@
 
 use rdmesh_tests::methods::methods;
 use rdmesh_tests::modules::Modules;
+use rdmesh_tests::parameters;
 use rdmesh_tests::root;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -266,6 +267,22 @@ fn types_have_few_methods() {
             assert!(count <= MAX_METHODS, "{krate}::{name} has {count} methods: split it");
         }
     }
+}
+
+/// A caller reads what `Pair { own, peer }` is, not what `(a, b)` is.
+#[test]
+fn parameters_have_names_instead_of_tuples() {
+    let is_product = |file: &str| file.starts_with("crates/") && file.contains("/src/") && !file.contains("tests");
+    let found = sources().into_iter().filter(|(file, _)| is_product(file)).map(|(file, text)| {
+        let found = parameters::with_tuples(&text).unwrap_or_else(|error| panic!("{file}: {error}"));
+        (file, found)
+    });
+    let (good, bad): (BTreeMap<_, _>, BTreeMap<_, _>) = found.partition(|(_, found)| found.is_empty());
+    assert!(bad.is_empty(), "these take a tuple: make it a struct with named fields: {bad:?}");
+    assert!(good.len() > 100, "only {} files", good.len());
+    let tuples =
+        parameters::with_tuples("fn a(_: &(u8, u8)) {} fn b(_: (), _: u8) {} impl X { fn c((d, e): (u8, u8)) {} }");
+    assert_eq!(tuples.expect("Rust").len(), 2, "the check finds them");
 }
 
 /// A module with children is `foo/mod.rs`, not `foo.rs` beside `foo/`.

@@ -2,12 +2,13 @@
 
 use super::connection::CmConnection;
 use super::types::{CmState, Ends};
+use crate::path::NetworkGid;
 use crate::seeded::{HashMap, Seeded, derive};
 use crate::timer::Time;
 use alloc::collections::BTreeSet;
 use core::hash::Hash;
 use hashbrown::hash_map::Entry;
-use rdmesh_verbs::{Gid, Qpn, Vni};
+use rdmesh_verbs::Qpn;
 
 /// All connections by their local communication ids. Connections are changed only through [`Table::change`], which keeps the
 /// indexes consistent.
@@ -31,15 +32,14 @@ type RemoteId = (Ends, [u8; 8], u32);
 type RemoteQpn = (Ends, [u8; 8], Qpn);
 type Question = (Ends, u32);
 type Deadline = (Time, u32);
-type Here = (Vni, Gid);
 /// Number of connections of each local GID.
-type Counts = HashMap<Here, usize>;
+type Counts = HashMap<NetworkGid, usize>;
 
 /// The keys of a connection in the indices; none where it is not in one.
 #[derive(Clone, Copy)]
 struct Keys {
-    pending: Option<Here>,
-    orphan: Option<Here>,
+    pending: Option<NetworkGid>,
+    orphan: Option<NetworkGid>,
     deadline: Option<Deadline>,
     time_wait: Option<Deadline>,
     question: Option<Question>,
@@ -190,8 +190,8 @@ impl Table {
     }
 }
 
-fn here(c: &CmConnection) -> Here {
-    (c.path.vni, c.path.local)
+fn here(c: &CmConnection) -> NetworkGid {
+    NetworkGid::new(c.path.vni, c.path.local)
 }
 
 impl Keys {
@@ -219,7 +219,7 @@ impl Keys {
     }
 }
 
-fn recount(counts: &mut Counts, before: Option<Here>, after: Option<Here>) {
+fn recount(counts: &mut Counts, before: Option<NetworkGid>, after: Option<NetworkGid>) {
     if before == after {
         return;
     }

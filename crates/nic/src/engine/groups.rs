@@ -4,6 +4,7 @@ use super::table::QueuePairs;
 use crate::device::{Context, Outputs, Slab};
 use crate::memory::Payload;
 use crate::packet::{Body, Head, Packet, acknowledgement};
+use crate::path::NetworkGid;
 use crate::platform::Platform;
 use crate::transport::local::drop_request;
 use crate::wire::{Op, Syndrome};
@@ -21,7 +22,7 @@ impl<P: Platform> QueuePairs<P> {
         let (Op::Datagram { .. }, Body::Data(payload)) = (head.header.op, body) else {
             return drop_request(out, head);
         };
-        self.for_members((head.vni, head.ip.dest), contexts, out, |qp, mut env| {
+        self.for_members(NetworkGid::new(head.vni, head.ip.dest), contexts, out, |qp, mut env| {
             qp.handle_group(&mut env, head, payload);
             env.out.spend(u64::from(head.len));
         });

@@ -3,8 +3,7 @@
 use super::Engine;
 use super::management::GSI;
 use crate::numbers::Numbers;
-use crate::path::Opened;
-use crate::path::{Datagram, Routes};
+use crate::path::{Datagram, NetworkGid, Opened, Routes};
 use crate::platform::Platform;
 use crate::timer::Time;
 use crate::wire::Op;
@@ -77,7 +76,7 @@ impl<P: Platform> Engine<P> {
             return;
         };
         // The sender does not know where members are.
-        let group = (vni, opened.ip.dest);
+        let group = NetworkGid::new(vni, opened.ip.dest);
         if !self.qps.has_members(group) {
             return;
         }

@@ -4,6 +4,7 @@ use super::arrivals::Arrivals;
 use super::free::Free;
 use crate::device::{Context, Outputs, Slab};
 use crate::packet::Packet;
+use crate::path::NetworkGid;
 use crate::platform::Platform;
 use crate::schedule::Order;
 use crate::transport::roce::TimeWait;
@@ -17,7 +18,7 @@ use rdmesh_verbs::{Gid, Qpn, Vni};
 pub(super) struct QueuePairs<P: Platform> {
     slots: Vec<Option<Box<Qp<P>>>>,
     free: Free,
-    groups: BTreeMap<(Vni, Gid), Vec<u32>>,
+    groups: BTreeMap<NetworkGid, Vec<u32>>,
     arrivals: Arrivals<P::Memory>,
     time_wait: TimeWait,
 }
@@ -110,7 +111,7 @@ impl<P: Platform> QueuePairs<P> {
         let index = self.free.next_place(self.slots.len() as u32);
         self.free.take_place(index);
         for gid in qp.core().groups() {
-            self.groups.entry((vni, *gid)).or_default().push(index);
+            self.groups.entry(NetworkGid::new(vni, *gid)).or_default().push(index);
         }
         self.enter(index, qp, out);
         index
@@ -125,7 +126,7 @@ impl<P: Platform> QueuePairs<P> {
 
     /// Adds a member to a group.
     pub(super) fn join(&mut self, vni: Vni, gid: Gid, index: u32) -> Result<(), GroupFull> {
-        let members = self.groups.entry((vni, gid)).or_default();
+        let members = self.groups.entry(NetworkGid::new(vni, gid)).or_default();
         if members.len() >= GROUP_MEMBERS {
             return Err(GroupFull);
         }
@@ -135,10 +136,10 @@ impl<P: Platform> QueuePairs<P> {
 
     /// Takes a member out of a group.
     pub(super) fn leave(&mut self, vni: Vni, gid: Gid, index: u32) {
-        let Some(members) = self.groups.get_mut(&(vni, gid)) else { return };
+        let Some(members) = self.groups.get_mut(&NetworkGid::new(vni, gid)) else { return };
         members.retain(|member| *member != index);
         if members.is_empty() {
-            self.groups.remove(&(vni, gid));
+            self.groups.remove(&NetworkGid::new(vni, gid));
         }
     }
 
@@ -148,14 +149,14 @@ impl<P: Platform> QueuePairs<P> {
     }
 
     /// Whether a group has members here.
-    pub(super) fn has_members(&self, group: (Vni, Gid)) -> bool {
+    pub(super) fn has_members(&self, group: NetworkGid) -> bool {
         self.groups.contains_key(&group)
     }
 
     /// Does `work` with each member of a group.
     pub(super) fn for_members(
         &mut self,
-        group: (Vni, Gid),
+        group: NetworkGid,
         contexts: &mut Slab<Context<P>>,
         out: &mut Outputs<P::Memory>,
         mut work: impl FnMut(&mut Qp<P>, Env<'_, P>),
@@ -185,7 +186,9 @@ impl<P: Platform> QueuePairs<P> {
         let head = &packet.head;
         let is_group = head.header.dest == Qpn::MULTICAST && !head.is_reply();
         let index = match is_group {
-            true => self.groups.get(&(head.vni, head.ip.dest)).and_then(|members| members.first().copied()),
+            true => {
+                self.groups.get(&NetworkGid::new(head.vni, head.ip.dest)).and_then(|members| members.first().copied())
+            }
             false => out.index_of(head.header.dest),
         };
         index.filter(|index| self.get(*index).is_some())

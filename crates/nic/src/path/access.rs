@@ -3,7 +3,7 @@
 //! Addresses for which the same rules hold are a class. Rules are about who begins a connection; packets carry both of its
 //! directions. Who begins is known where rdma_cm connects, see [`Routes::track`](super::Routes::track).
 
-use super::routes::Routes;
+use super::routes::{NetworkGid, Routes};
 use crate::seeded::{HashMap, Seeded};
 use alloc::boxed::Box;
 use alloc::vec;
@@ -14,7 +14,7 @@ use rdmesh_verbs::{Gid, Vni};
 /// Access rules of tenant networks, by class of addresses. Networks without any are open.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct AccessRules {
-    classes: HashMap<(Vni, Gid), u32>,
+    classes: HashMap<NetworkGid, u32>,
     rules: Vec<Option<ClassRules>>,
 }
 
@@ -72,7 +72,7 @@ impl AccessRules {
 
     /// Puts an address into a class.
     pub fn assign(&mut self, vni: Vni, gid: Gid, class: u32) {
-        self.classes.insert((vni, gid), class);
+        self.classes.insert(NetworkGid::new(vni, gid), class);
     }
 
     /// Whether there are no rules at all.
@@ -83,7 +83,7 @@ impl AccessRules {
 
     /// Whether an address of a network that has rules is known.
     pub(crate) fn knows(&self, vni: Vni, gid: Gid) -> bool {
-        self.classes.contains_key(&(vni, gid))
+        self.classes.contains_key(&NetworkGid::new(vni, gid))
     }
 
     /// Whether one address of a network may begin a connection to `port` of another.
@@ -104,9 +104,10 @@ impl AccessRules {
 
     /// The ports of `to` that `from` may connect to.
     fn ports(&self, vni: Vni, from: Gid, to: Gid) -> impl Iterator<Item = RangeInclusive<u16>> {
-        let leaving = self.granted((vni, from), |rules| &rules.to, (vni, to));
+        let (from, to) = (NetworkGid::new(vni, from), NetworkGid::new(vni, to));
+        let leaving = self.granted(from, |rules| &rules.to, to);
         leaving.flat_map(move |out| {
-            let entering = self.granted((vni, to), |rules| &rules.from, (vni, from));
+            let entering = self.granted(to, |rules| &rules.from, from);
             entering.filter_map(move |into| {
                 let (first, last) = (*out.start().max(into.start()), *out.end().min(into.end()));
                 (first <= last).then_some(first..=last)
@@ -117,9 +118,9 @@ impl AccessRules {
     /// Ports that the rules of `own` grant to `peer`: all, if it has none.
     fn granted(
         &self,
-        own: (Vni, Gid),
+        own: NetworkGid,
         side: fn(&ClassRules) -> &Vec<Grant>,
-        peer: (Vni, Gid),
+        peer: NetworkGid,
     ) -> impl Iterator<Item = RangeInclusive<u16>> {
         let class = |address| self.classes.get(&address).copied();
         let rules = class(own).and_then(|class| self.rules.get(class as usize)?.as_ref());
@@ -128,7 +129,7 @@ impl AccessRules {
         let names = move |grant: &&Grant| match &grant.peers {
             Peers::Any => true,
             Peers::Classes(classes) => class.is_some_and(|class| classes.binary_search(&class).is_ok()),
-            Peers::Range(first, last) => class.is_none() && (*first..=*last).contains(&peer.1),
+            Peers::Range(first, last) => class.is_none() && (*first..=*last).contains(&peer.gid),
         };
         let grants = rules.map_or(&[][..], |rules| side(rules).as_slice()).iter();
         all.into_iter().chain(grants.filter(names).map(|grant| grant.ports.clone()))
@@ -139,9 +140,17 @@ impl AccessRules {
 #[derive(Default)]
 pub(crate) struct Verdicts(Box<[Option<Verdict>]>);
 
+/// Two addresses of a network, of which the first is an endpoint's of this host.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Pair {
+    vni: Vni,
+    own: Gid,
+    peer: Gid,
+}
+
 #[derive(Clone, Copy)]
 struct Verdict {
-    pair: (Vni, Gid, Gid),
+    pair: Pair,
     is_allowed: bool,
 }
 
@@ -153,7 +162,7 @@ impl Verdicts {
 
     /// Whether two addresses may exchange packets, by the routes of which these answers are.
     pub(crate) fn may_talk(&mut self, routes: &Routes, vni: Vni, own: Gid, peer: Gid) -> bool {
-        let (pair, at) = ((vni, own, peer), place(own, peer));
+        let (pair, at) = (Pair { vni, own, peer }, place(own, peer));
         let Some(slot) = self.0.get_mut(at) else { return routes.may_talk(vni, own, peer) };
         if let Some(verdict) = slot.filter(|verdict| verdict.pair == pair) {
             return verdict.is_allowed;

@@ -16,6 +16,7 @@ pub use access::{AccessRules, ClassRules, Grant, Peers};
 pub use admit::{Form, Opened};
 pub(crate) use admit::{Integrity, is_from};
 pub(crate) use envelope::{Envelope, flow};
+pub(crate) use routes::NetworkGid;
 pub use routes::{Route, Routes};
 pub(crate) use transmits::TrainKey;
 pub use transmits::{Lane, Train, Transmits};

@@ -53,31 +53,35 @@ impl Routes {
 
     /// Sets the location of an address.
     pub fn insert(&mut self, vni: Vni, gid: Gid, route: Route) {
-        let before = self.places.leaf((vni, gid)).insert((vni, gid), route);
+        let before = self.places.leaf(NetworkGid::new(vni, gid)).insert(NetworkGid::new(vni, gid), route);
         if before == Some(route) {
             return;
         }
         if let Route::Host(host) = route {
-            self.hosts.leaf((vni, Gid::default())).entry((vni, Gid::default())).or_default().add(host);
+            self.hosts
+                .leaf(NetworkGid::new(vni, Gid::default()))
+                .entry(NetworkGid::new(vni, Gid::default()))
+                .or_default()
+                .add(host);
         }
         self.leave(vni, before);
     }
 
     /// Forgets the location of an address.
     pub fn remove(&mut self, vni: Vni, gid: Gid) {
-        let before = self.places.leaf((vni, gid)).remove(&(vni, gid));
+        let before = self.places.leaf(NetworkGid::new(vni, gid)).remove(&NetworkGid::new(vni, gid));
         self.leave(vni, before);
     }
 
     /// The location of an address.
     pub fn find(&self, vni: Vni, gid: Gid) -> Route {
-        self.places.get((vni, gid)).copied().unwrap_or(Route::External)
+        self.places.get(NetworkGid::new(vni, gid)).copied().unwrap_or(Route::External)
     }
 
     /// The hosts that the addresses of a tenant network lead to, in order. This host is among them only where its own
     /// addresses lead into the tunnel.
     pub fn hosts(&self, vni: Vni) -> &[IpAddr] {
-        self.hosts.get((vni, Gid::default())).map_or(&[], |hosts| hosts.hosts.as_slice())
+        self.hosts.get(NetworkGid::new(vni, Gid::default())).map_or(&[], |hosts| hosts.hosts.as_slice())
     }
 
     /// The rules by which addresses may exchange packets.
@@ -93,7 +97,8 @@ impl Routes {
     /// One address of a network has begun a connection to another by rdma_cm. Until as many have ended, the two may exchange
     /// packets, as long as the rules let the one begin.
     pub fn track(&mut self, vni: Vni, from: Gid, to: Gid) {
-        let Tracked(peers) = self.tracked.leaf((vni, from)).entry((vni, from)).or_default();
+        let Tracked(peers) =
+            self.tracked.leaf(NetworkGid::new(vni, from)).entry(NetworkGid::new(vni, from)).or_default();
         match peers.binary_search_by_key(&to, |(peer, _)| *peer) {
             Ok(at) => peers[at].1 += 1,
             Err(at) => peers.insert(at, (to, 1)),
@@ -102,15 +107,15 @@ impl Routes {
 
     /// Such a connection has ended.
     pub fn untrack(&mut self, vni: Vni, from: Gid, to: Gid) {
-        let leaf = self.tracked.leaf((vni, from));
-        let Some(Tracked(peers)) = leaf.get_mut(&(vni, from)) else { return };
+        let leaf = self.tracked.leaf(NetworkGid::new(vni, from));
+        let Some(Tracked(peers)) = leaf.get_mut(&NetworkGid::new(vni, from)) else { return };
         let Ok(at) = peers.binary_search_by_key(&to, |(peer, _)| *peer) else { return };
         peers[at].1 -= 1;
         if peers[at].1 == 0 {
             peers.remove(at);
         }
         if peers.is_empty() {
-            leaf.remove(&(vni, from));
+            leaf.remove(&NetworkGid::new(vni, from));
         }
     }
 
@@ -118,7 +123,7 @@ impl Routes {
     /// connect to the other has a connection to it.
     pub fn may_talk(&self, vni: Vni, a: Gid, b: Gid) -> bool {
         let has_begun = |from, to| {
-            let peers = self.tracked.get((vni, from)).map_or(&[][..], |Tracked(peers)| peers);
+            let peers = self.tracked.get(NetworkGid::new(vni, from)).map_or(&[][..], |Tracked(peers)| peers);
             peers.binary_search_by_key(&to, |(peer, _)| *peer).is_ok() && self.access.may_begin(vni, from, to)
         };
         self.access.are_open(vni, a, b) || has_begun(a, b) || has_begun(b, a)
@@ -133,11 +138,11 @@ impl Routes {
     /// An address of a network has this route no more.
     fn leave(&mut self, vni: Vni, route: Option<Route>) {
         let Some(Route::Host(host)) = route else { return };
-        let leaf = self.hosts.leaf((vni, Gid::default()));
-        if let Some(hosts) = leaf.get_mut(&(vni, Gid::default())) {
+        let leaf = self.hosts.leaf(NetworkGid::new(vni, Gid::default()));
+        if let Some(hosts) = leaf.get_mut(&NetworkGid::new(vni, Gid::default())) {
             hosts.remove(host);
             if hosts.hosts.is_empty() {
-                leaf.remove(&(vni, Gid::default()));
+                leaf.remove(&NetworkGid::new(vni, Gid::default()));
             }
         }
     }
@@ -147,7 +152,7 @@ impl Routes {
     pub(crate) fn localize(&mut self, own: IpAddr) {
         let places: Vec<_> =
             self.places.iter().filter(|(_, route)| **route == Route::Host(own)).map(|(k, _)| *k).collect();
-        places.into_iter().for_each(|(vni, gid)| self.insert(vni, gid, Route::Local));
+        places.into_iter().for_each(|at| self.insert(at.vni, at.gid, Route::Local));
     }
 }
 
@@ -172,8 +177,20 @@ impl Hosts {
     }
 }
 
-type Key = (Vni, Gid);
-type Leaf<V> = HashMap<Key, V>;
+/// A GID, and the network on which it is: different networks may have the same GIDs.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub(crate) struct NetworkGid {
+    pub(crate) vni: Vni,
+    pub(crate) gid: Gid,
+}
+
+impl NetworkGid {
+    pub(crate) fn new(vni: Vni, gid: Gid) -> Self {
+        Self { vni, gid }
+    }
+}
+
+type Leaf<V> = HashMap<NetworkGid, V>;
 
 /// A map in two levels of branches, of which copies share all that neither has changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -186,7 +203,7 @@ impl<V> Tree<V> {
         Self(vec![branch; WIDTH])
     }
 
-    fn get(&self, key: Key) -> Option<&V> {
+    fn get(&self, key: NetworkGid) -> Option<&V> {
         let (branch, leaf) = way(key);
         self.0[branch][leaf].get(&key)
     }
@@ -197,14 +214,14 @@ impl<V> Tree<V> {
     }
 
     #[cfg(test)]
-    fn iter(&self) -> impl Iterator<Item = (&Key, &V)> {
+    fn iter(&self) -> impl Iterator<Item = (&NetworkGid, &V)> {
         self.0.iter().flat_map(|branch| branch.iter()).flat_map(|leaf| leaf.iter())
     }
 }
 
 impl<V: Clone> Tree<V> {
     /// The part with `key`, to be changed.
-    fn leaf(&mut self, key: Key) -> &mut Leaf<V> {
+    fn leaf(&mut self, key: NetworkGid) -> &mut Leaf<V> {
         let (branch, leaf) = way(key);
         Arc::make_mut(&mut Arc::make_mut(&mut self.0[branch])[leaf])
     }
@@ -217,7 +234,7 @@ impl<V> Default for Tree<V> {
 }
 
 /// Numbers of the branch and the leaf with a key.
-fn way((vni, gid): Key) -> (usize, usize) {
+fn way(NetworkGid { vni, gid }: NetworkGid) -> (usize, usize) {
     let (words, _) = gid.0.as_chunks::<4>();
     let mix = |hash: u32, word: u32| (hash ^ word).wrapping_mul(0x9e37_79b1).rotate_left(15);
     let hash = words.iter().fold(vni.0, |hash, word| mix(hash, u32::from_be_bytes(*word)));

@@ -14,7 +14,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::sys::socket::SockaddrStorage;
 use rdmesh_fabric::Endpoint;
 use rdmesh_uverbs::abi::CM_ABI_VERSION;
-use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
+use rdmesh_uverbs::session::{CM_DEVICE, DeviceNumber, VERBS_DEVICE};
 use rdmesh_verbs::Gid;
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 use std::fs::{self, OpenOptions};
@@ -158,8 +158,7 @@ fn device() -> PathBuf {
 }
 
 /// The `uevent` file of a device that has a node in `/dev/infiniband`.
-fn node_event(number: (u32, u32), name: &str) -> String {
-    let (major, minor) = number;
+fn node_event(DeviceNumber { major, minor }: DeviceNumber, name: &str) -> String {
     format!("MAJOR={major}\nMINOR={minor}\nDEVNAME=infiniband/{name}\nDEVMODE=0666")
 }
 
@@ -167,8 +166,7 @@ fn port() -> PathBuf {
     device().join("ports/1")
 }
 
-fn device_number(number: (u32, u32)) -> String {
-    let (major, minor) = number;
+fn device_number(DeviceNumber { major, minor }: DeviceNumber) -> String {
     format!("{major}:{minor}")
 }
 

@@ -3,7 +3,7 @@
 use super::{DEVICE, Message};
 use crate::endpoint::DEVICE_NAME;
 use rdmesh_uverbs::abi::netlink::{nldev, nldev_attr as attr};
-use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
+use rdmesh_uverbs::session::{CM_DEVICE, DeviceNumber, VERBS_DEVICE};
 use rdmesh_verbs::{QpState, QpType};
 use std::net::SocketAddr;
 
@@ -214,7 +214,7 @@ pub(crate) fn describe_summary(message: &mut Message, counts: &[(Kind, u64)]) {
 pub(crate) fn describe_chardev(message: &mut Message, kind: &[u8], of_device: bool) -> bool {
     // `RDMA_DRIVER_RXE`: the provider that drives the device.
     const RXE: u32 = 14;
-    let ((major, minor), abi, name) = match (kind, of_device) {
+    let (DeviceNumber { major, minor }, abi, name) = match (kind, of_device) {
         (b"uverbs", true) => (VERBS_DEVICE, RXE_ABI, "uverbs0"),
         (b"rdma_cm", false) => (CM_DEVICE, u64::from(rdmesh_uverbs::abi::CM_ABI_VERSION), "rdma_cm"),
         _ => return false,

@@ -7,6 +7,7 @@ use crate::errno::minus_one;
 use crate::place::{self, Device, Last, Place};
 use crate::{endpoint, real};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, c_char, c_int, c_uint, c_void};
+use rdmesh_uverbs::session::DeviceNumber;
 use rustix::io::Errno;
 use std::ffi::CString;
 use std::os::unix::ffi::OsStrExt;
@@ -53,7 +54,7 @@ fn device_of(fd: c_int) -> Option<Device> {
 
 /// Inode that a device shows.
 fn inode(device: Device) -> u64 {
-    let (major, minor) = device.number();
+    let DeviceNumber { major, minor } = device.number();
     u64::from(major) * 1000 + u64::from(minor)
 }
 
@@ -84,7 +85,7 @@ pub(super) fn stat_device(device: Device, out: *mut Stat) -> c_int {
         // SAFETY: the kernel has just filled it.
         let out = unsafe { &mut *out };
         out.st_mode = S_IFCHR | DEVICE_MODE;
-        let (major, minor) = device.number();
+        let DeviceNumber { major, minor } = device.number();
         out.st_rdev = libc::makedev(major, minor);
         (out.st_ino, out.st_nlink, out.st_size, out.st_blocks) = (inode(device), 1, 0, 0);
     }
@@ -176,7 +177,8 @@ replace! {
             // SAFETY: libc has just filled it.
             let out = unsafe { &mut *out };
             out.stx_mode = (S_IFCHR | DEVICE_MODE) as u16;
-            (out.stx_rdev_major, out.stx_rdev_minor) = device.number();
+            let DeviceNumber { major, minor } = device.number();
+            (out.stx_rdev_major, out.stx_rdev_minor) = (major, minor);
             (out.stx_ino, out.stx_nlink, out.stx_size, out.stx_blocks) = (inode(device), 1, 0, 0);
         }
         result

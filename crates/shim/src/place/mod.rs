@@ -8,7 +8,7 @@ use crate::endpoint::{self, Endpoint};
 use crate::session::counters;
 use arrayvec::ArrayVec;
 use libc::{c_char, c_int};
-use rdmesh_uverbs::session::{CM_DEVICE, VERBS_DEVICE};
+use rdmesh_uverbs::session::{CM_DEVICE, DeviceNumber, VERBS_DEVICE};
 use rustix::fs::{CWD, Dir, DirEntry, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::{CStr, CString};
@@ -59,7 +59,7 @@ impl Device {
     }
 
     /// Its major and minor number, which the tree for `/sys` names too.
-    pub(crate) fn number(self) -> (u32, u32) {
+    pub(crate) fn number(self) -> DeviceNumber {
         match self {
             Self::Verbs => VERBS_DEVICE,
             Self::Cm => CM_DEVICE,
@@ -67,7 +67,7 @@ impl Device {
     }
 
     fn is_at(self, path: &[u8]) -> bool {
-        let (major, minor) = self.number();
+        let DeviceNumber { major, minor } = self.number();
         let by_number =
             || path.strip_prefix(BY_NUMBER).is_some_and(|rest| rest == format!("{major}:{minor}").as_bytes());
         self.path().to_bytes()[1..] == *path || by_number()

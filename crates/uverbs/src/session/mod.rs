@@ -67,10 +67,19 @@ pub const SOCKETS_LIBRARY_NAME: &str = "librdmesh-sockets.so";
 pub const MPI_LIBRARY_NAME: &str = "librdmesh-mpi.so";
 /// Name of a file that is in an endpoint's directory in a virtual machine only.
 pub const GUEST_NAME: &str = "guest";
+/// Number of a device node, as in `/proc/devices` and `stat.st_rdev`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct DeviceNumber {
+    /// Of the driver.
+    pub major: u32,
+    /// Of the driver's device.
+    pub minor: u32,
+}
+
 /// Major and minor number of `/dev/infiniband/uverbs0`: the kernel's first.
-pub const VERBS_DEVICE: (u32, u32) = (231, 192);
+pub const VERBS_DEVICE: DeviceNumber = DeviceNumber { major: 231, minor: 192 };
 /// Major and minor number of `/dev/infiniband/rdma_cm`. The kernel picks a free one of its miscellaneous devices.
-pub const CM_DEVICE: (u32, u32) = (10, 58);
+pub const CM_DEVICE: DeviceNumber = DeviceNumber { major: 10, minor: 58 };
 /// Environment variable with the endpoint's directory; without it, the directory that the library was loaded from.
 pub const ENDPOINT_ENV: &str = "RDMESH_ENDPOINT";
 

@@ -84,11 +84,12 @@ impl<P: Platform> Exec<'_, P> {
             Ok(()) if self.finish_send(wr_id, op.wc_opcode(), flags, len, WcStatus::Success) => {}
             // The completion found no room.
             Ok(()) => {
-                ends::blame_send(self, ended.index, WcStatus::General, (0, 0));
+                ends::blame_send(self, ends::Blamed { index: ended.index, addr: 0, key: 0 }, WcStatus::General);
                 self.fail_send();
             }
             Err(failure) => {
-                ends::blame_send(self, ended.index, failure.status, (failure.addr, failure.key));
+                let blamed = ends::Blamed { index: ended.index, addr: failure.addr, key: failure.key };
+                ends::blame_send(self, blamed, failure.status);
                 self.qp.counters.errors += 1;
                 self.finish_send(wr_id, op.wc_opcode(), flags, 0, failure.status);
                 self.fail_send();
