@@ -112,7 +112,7 @@ fn sleep(
     let time = if may_be_ready() { Some(libc::timespec { tv_sec: 0, tv_nsec: 0 }) } else { deadline.left() };
     let result = kernel_poll(list, time, mask);
     waiter.place().wake_up();
-    waiter.place().take(|_| ());
+    waiter.place().forget();
     if list.last().is_some_and(|doorbell| doorbell.revents != 0) {
         waiter.silence();
     }

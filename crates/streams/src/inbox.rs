@@ -4,6 +4,9 @@
 //! instance or a thread that waits. Whoever has written to a ring, or made room in one, sets the connection's bit at the places of
 //! those that wait for it, and rings the doorbell of those that sleep. Bits may be set for no reason, also by a hostile process:
 //! they say where to look, not what is there.
+//!
+//! A bit has a *ticket*, a number that grows: what is written to one connection, and then to another one, is seen in this order, as
+//! the kernel's epoll has it. Programs count on that, also unknowingly: a message that a server reads first was sent first.
 #![allow(unsafe_code)]
 
 use rdmesh_uverbs::shared::SharedMemory;
@@ -25,9 +28,23 @@ pub struct Inbox(SharedMemory);
 pub struct Place {
     /// Whether the waiter sleeps, or is about to.
     sleeping: AtomicU32,
+    /// Ticket of the next connection that is posted.
+    next: AtomicU64,
     /// A bit for each word of `bits` that is not zero.
     summary: [AtomicU64; WORDS / 64],
     bits: [AtomicU64; WORDS],
+    /// The ticket of each connection whose bit is set.
+    tickets: [AtomicU64; STREAMS],
+}
+
+/// Connections that are to be looked at, in the order in which they were posted.
+#[derive(Default)]
+pub struct Taken(Vec<Posted>);
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Posted {
+    ticket: u64,
+    index: u32,
 }
 
 impl Inbox {
@@ -81,14 +98,46 @@ impl Place {
         let index = index as usize % STREAMS;
         let (word, bit) = (index / 64, 1 << (index % 64));
         if self.bits[word].load(Relaxed) & bit == 0 {
-            self.bits[word].fetch_or(bit, SeqCst);
-            self.summary[word / 64].fetch_or(1 << (word % 64), SeqCst);
+            self.tickets[index].store(self.next.fetch_add(1, Relaxed), Relaxed);
+            self.set(word, bit);
         }
         self.sleeping.load(SeqCst) != 0
     }
 
-    /// Calls `visit` with every connection that is to be looked at, and forgets them.
-    pub fn take(&self, mut visit: impl FnMut(u32)) {
+    fn set(&self, word: usize, bit: u64) {
+        self.bits[word].fetch_or(bit, SeqCst);
+        self.summary[word / 64].fetch_or(1 << (word % 64), SeqCst);
+    }
+
+    /// Takes every connection that is to be looked at, in the order in which they were posted. None is left out that was posted
+    /// before one of them.
+    pub fn take(&self, taken: &mut Taken) {
+        taken.0.clear();
+        self.scan(|posted| taken.0.push(posted));
+        if taken.0.is_empty() {
+            return;
+        }
+        // The scan may have met a connection after it had passed the place of one that was posted earlier: that is there now.
+        let limit = self.next.load(SeqCst);
+        self.scan(|posted| {
+            if posted.ticket < limit {
+                taken.0.push(posted);
+            } else {
+                // The same holds for what has come during this scan: that is for the next time.
+                let index = posted.index as usize;
+                self.set(index / 64, 1 << (index % 64));
+            }
+        });
+        taken.0.sort_unstable();
+    }
+
+    /// Forgets what is to be looked at.
+    pub fn forget(&self) {
+        self.scan(|_| ());
+    }
+
+    /// Calls `visit` with every connection whose bit is set, and clears it.
+    fn scan(&self, mut visit: impl FnMut(Posted)) {
         for (high, summary) in self.summary.iter().enumerate() {
             let mut words = if summary.load(Relaxed) == 0 { 0 } else { summary.swap(0, SeqCst) };
             while words != 0 {
@@ -96,7 +145,8 @@ impl Place {
                 words &= words - 1;
                 let mut bits = self.bits[word].swap(0, SeqCst);
                 while bits != 0 {
-                    visit((word * 64) as u32 + bits.trailing_zeros());
+                    let index = (word * 64) as u32 + bits.trailing_zeros();
+                    visit(Posted { ticket: self.tickets[index as usize].load(Relaxed), index });
                     bits &= bits - 1;
                 }
             }
@@ -126,6 +176,13 @@ impl Place {
     }
 }
 
+impl Taken {
+    /// The connections, once: the earliest first.
+    pub fn drain(&mut self) -> impl Iterator<Item = u32> {
+        self.0.drain(..).map(|posted| posted.index)
+    }
+}
+
 const LEN: usize = PLACES * size_of::<Place>() + STREAMS * size_of::<AtomicU64>();
 
 #[cfg(test)]
@@ -137,13 +194,51 @@ mod tests {
     fn what_was_posted_is_taken_once() {
         let (inbox, _) = Inbox::create().unwrap();
         let place = inbox.place(PLACES - 1).unwrap();
-        let posted = [0, 63, 64, 4097, STREAMS as u32 - 1];
-        posted.into_iter().chain(posted).for_each(|index| assert!(!place.post(index)));
-        let mut taken = Vec::new();
-        place.take(|index| taken.push(index));
-        assert_eq!(taken, posted);
-        place.take(|index| panic!("{index} again"));
+        let posted = [4097, 63, 0, STREAMS as u32 - 1, 64];
+        posted.into_iter().chain([64, 0]).for_each(|index| assert!(!place.post(index)));
+        let mut taken = Taken::default();
+        place.take(&mut taken);
+        assert_eq!(taken.drain().collect::<Vec<_>>(), posted, "in the order in which they came");
+        place.take(&mut taken);
+        assert_eq!(taken.drain().count(), 0);
         assert!(!place.has_any() && inbox.place(PLACES).is_none());
+        place.post(7);
+        place.forget();
+        assert!(!place.has_any());
+    }
+
+    #[test]
+    fn none_is_taken_before_one_that_was_posted_earlier() {
+        let (inbox, _) = Inbox::create().unwrap();
+        let place = inbox.place(0).unwrap();
+        const ROUNDS: u32 = 1000;
+        // A scan passes the first one's place, is kept busy by others, and meets the second.
+        let (first, second) = (0, STREAMS as u32 - 1);
+        let others = || (64..STREAMS as u32 - 64).step_by(8);
+        let done = AtomicU32::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for round in 1..=ROUNDS {
+                    others().for_each(|index| _ = place.post(index));
+                    [first, second].into_iter().for_each(|index| _ = place.post(index));
+                    while done.load(Acquire) != round {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            let mut taken = Taken::default();
+            let mut wrong = 0;
+            for round in 1..=ROUNDS {
+                let mut seen = Vec::new();
+                while seen.len() < 2 {
+                    place.take(&mut taken);
+                    seen.extend(taken.drain().filter(|index| [first, second].contains(index)));
+                }
+                wrong += u32::from(seen != [first, second]);
+                done.store(round, Release);
+            }
+            assert_eq!(wrong, 0, "of {ROUNDS} rounds");
+        });
     }
 
     #[test]
@@ -185,13 +280,12 @@ mod tests {
                     }
                 }
             });
+            let mut taken = Taken::default();
             let mut missing: BTreeSet<u32> = (0..values.len() as u32).collect();
             while !missing.is_empty() {
-                place.take(|index| {
-                    if values[index as usize].load(Acquire) == ROUNDS {
-                        missing.remove(&index);
-                    }
-                });
+                place.take(&mut taken);
+                let complete = taken.drain().filter(|&index| values[index as usize].load(Acquire) == ROUNDS);
+                complete.for_each(|index| _ = missing.remove(&index));
             }
         });
     }

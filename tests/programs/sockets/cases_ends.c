@@ -54,6 +54,25 @@ int case_answer_and_close(void) {
     return 0;
 }
 
+// As Redis ends a connection that speaks nonsense: what it has said last is still to be had after the reset that its close with
+// unread data is, also by a peer that finds out by a call that sends.
+int case_answer_before_reset(void) {
+    for (int round = 0; round < 20; round++) {
+        struct pair p = connected();
+        char bytes[10];
+        send_all(p.a, "nonsense", 8);
+        if (round % 2) receive_all(p.b, bytes, 3);
+        send_all(p.b, "error", 5);
+        CHECK(close(p.b) == 0);
+        double limit = seconds() + 5;
+        while (send(p.a, "more", 4, MSG_NOSIGNAL) > 0) CHECK(seconds() < limit);
+        CHECK(errno == ECONNRESET || errno == EPIPE);
+        CHECK(recv(p.a, bytes, 10, 0) == 5 && memcmp(bytes, "error", 5) == 0);
+        CHECK(recv(p.a, bytes, 10, 0) <= 0 && close(p.a) == 0);
+    }
+    return 0;
+}
+
 int case_close_with_unread_data(void) {
     struct pair p = connected();
     char bytes[100] = {0};

@@ -575,3 +575,47 @@ int case_filled_to_the_last_byte(void) {
     }
     return 0;
 }
+
+// Waits until so many descriptors of `set` are ready.
+static void ready(int set, struct epoll_event *events, int count) {
+    int found = epoll_wait(set, events, count, 5000);
+    for (double limit = seconds() + 5; found < count && seconds() < limit;) found = epoll_wait(set, events, count, 0);
+    CHECK(found == count);
+}
+
+// Connections are reported in the order in which something happened to them, ends included: a server that reads one message
+// before another does so because it was sent before it. On TCP this is so as long as the writer stays on one processor.
+int case_order_of_connections(void) {
+    enum { COUNT = 70, ENDS = 3 };
+    static struct pair pairs[COUNT + ENDS];
+    static struct epoll_event events[COUNT];
+    int set = epoll_create1(EPOLL_CLOEXEC), out_of_order = 0;
+    for (int i = 0; i < COUNT + ENDS; i++) {
+        pairs[i] = connected();
+        struct epoll_event event = {.events = EPOLLIN, .data.u32 = i};
+        CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, pairs[i].b, &event) == 0);
+    }
+    char byte;
+    for (uint32_t round = 0; round < 100; round++) {
+        CHECK(epoll_wait(set, events, COUNT, 0) == 0);
+        for (uint32_t i = 0; i < COUNT; i++) send_all(pairs[(i * 37 + round) % COUNT].a, "x", 1);
+        ready(set, events, COUNT);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            out_of_order += events[i].data.u32 != (i * 37 + round) % COUNT;
+            receive_all(pairs[events[i].data.u32].b, &byte, 1);
+        }
+    }
+    for (int end = 0; end < ENDS; end++) {
+        int ending = COUNT + end, later = COUNT - 1 - end;
+        CHECK(epoll_wait(set, events, COUNT, 0) == 0);
+        CHECK((end == 0 ? shutdown(pairs[ending].a, SHUT_WR) : close(pairs[ending].a)) == 0);
+        send_all(pairs[later].a, "x", 1);
+        ready(set, events, 2);
+        out_of_order += events[0].data.u32 != (uint32_t)ending;
+        CHECK(recv(pairs[ending].b, &byte, 1, 0) == 0);
+        receive_all(pairs[later].b, &byte, 1);
+        CHECK(close(pairs[ending].b) == 0);
+    }
+    CHECK(out_of_order == 0 || !is_accelerated());
+    return 0;
+}

@@ -15,6 +15,7 @@ use crate::stream::{Stream, Streams};
 use crate::trunk::Trunk;
 use crate::wire::Message;
 use rdmesh_streams::ends::Ends;
+use rdmesh_streams::inbox::Taken;
 use rdmesh_streams::message::Message as Said;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
@@ -41,6 +42,9 @@ pub(crate) struct Server {
     trunks: HashMap<u32, Trunk>,
     next_trunk: u32,
     streams: Streams,
+    /// Streams that processes have told of; both are kept for their memory.
+    told: Vec<u32>,
+    taken: Taken,
     /// Streams of other relays that wait for a process's offer.
     asked: HashMap<Ends, Asked>,
     /// Addresses without a relay, and the time until which that is taken for granted.
@@ -135,6 +139,8 @@ impl Server {
             trunks: HashMap::new(),
             next_trunk: 0,
             streams: Streams::default(),
+            told: Vec::new(),
+            taken: Taken::default(),
             asked: HashMap::new(),
             unreachable: HashMap::new(),
             counters,
@@ -172,17 +178,20 @@ impl Server {
             self.take_completion(&completion);
             has_some = true;
         }
-        let mut noted = Vec::new();
+        let mut told = std::mem::take(&mut self.told);
         for process in self.processes.values().filter(|process| process.place().has_any()) {
-            process.place().take(|index| noted.push(index));
+            process.place().take(&mut self.taken);
+            told.extend(self.taken.drain());
         }
-        for index in &noted {
-            if let Some(number) = self.streams.at(*index).map(|stream| stream.number) {
+        has_some |= !told.is_empty();
+        for index in told.drain(..) {
+            if let Some(number) = self.streams.at(index).map(|stream| stream.number) {
                 self.pump(number);
             }
         }
+        self.told = told;
         self.trunks.values_mut().for_each(|trunk| trunk.ring(&self.device));
-        has_some || !noted.is_empty()
+        has_some
     }
 
     fn has_work(&self) -> bool {

@@ -132,6 +132,7 @@ impl Member {
     /// Whether there would be something to report of a level-triggered member.
     pub(super) fn is_ready(&self, fd: c_int) -> bool {
         let Some(stream) = self.stream().filter(|_| self.state == State::Armed && self.has_rings) else { return false };
+        stream.look_for_end(fd);
         let wanted = self.wanted.events;
         let has_ended = stream.channel().is_some_and(|channel| channel.kernel() & (FIN | ENDED) != 0);
         wanted & IN != 0 && stream.is_readable(fd) || wanted & OUT != 0 && stream.is_writable(fd) || has_ended
@@ -139,6 +140,7 @@ impl Member {
 
     fn events(&mut self, fd: c_int) -> u32 {
         let Some(stream) = as_stream(&self.object) else { return 0 };
+        stream.look_for_end(fd);
         let (wanted, is_edge) = (self.wanted.events, self.wanted.events & libc::EPOLLET as u32 != 0);
         let kernel = stream.channel().map_or(0, Channel::kernel);
         let mut events = 0;

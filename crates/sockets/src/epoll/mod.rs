@@ -20,7 +20,7 @@ use crate::table::{self, Object};
 use libc::epoll_event;
 use member::Member;
 use rdmesh_preload::{errno, gate, process, real};
-use rdmesh_streams::inbox::Place;
+use rdmesh_streams::inbox::{Place, Taken};
 use rdmesh_streams::report::Reason;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -51,6 +51,8 @@ struct Members {
     by_index: Numbered<c_int>,
     /// Members that may have something to report.
     queue: VecDeque<c_int>,
+    /// Streams that were told of, kept for its memory.
+    told: Taken,
 }
 
 /// `epoll_ctl`.
@@ -303,12 +305,20 @@ impl Epoll {
 impl Members {
     /// Whether a stream has something to report. Those that were told of are queued.
     fn has_ready(&mut self, place: &Place) -> bool {
-        place.take(|index| {
+        self.enqueue_told(place);
+        self.queue.iter().any(|fd| self.by_fd.get(*fd as usize).is_some_and(|member| member.is_ready(*fd)))
+    }
+
+    /// Queues those that were told of, in the order of that.
+    fn enqueue_told(&mut self, place: &Place) {
+        let mut told = std::mem::take(&mut self.told);
+        place.take(&mut told);
+        for index in told.drain() {
             if let Some(fd) = self.by_index.get(index as usize).copied() {
                 self.enqueue(fd);
             }
-        });
-        self.queue.iter().any(|fd| self.by_fd.get(*fd as usize).is_some_and(|member| member.is_ready(*fd)))
+        }
+        self.told = told;
     }
 
     fn enqueue(&mut self, fd: c_int) {

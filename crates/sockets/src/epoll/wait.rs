@@ -79,12 +79,7 @@ impl Epoll {
     /// Reports streams that are ready.
     fn collect(&self, report: &mut Report<'_>) {
         let mut members = self.members();
-        let members = &mut *members;
-        self.waiter.place().take(|index| {
-            if let Some(fd) = members.by_index.get(index as usize).copied() {
-                members.enqueue(fd);
-            }
-        });
+        members.enqueue_told(self.waiter.place());
         for _ in 0..members.queue.len() {
             if report.is_full() {
                 break;

@@ -4,19 +4,23 @@
 use super::replace;
 use crate::kernel;
 use crate::process::as_stream;
-use crate::table::{self, TABLE, with_stream};
+use crate::stream::Stream;
+use crate::table::{self, Object, TABLE, with_stream};
 use libc::{c_int, c_uint, c_void};
-use rdmesh_preload::{own, process, real};
+use rdmesh_preload::{errno, own, process, real};
 use rdmesh_streams::report::Reason;
 use rustix::io::Errno;
+use std::sync::Arc;
 
 replace! {
     fn close(fd: c_int) -> c_int {
         if own::is_own(fd) {
-            return rdmesh_preload::errno::minus_one(Errno::BADF);
+            return errno::minus_one(Errno::BADF);
         }
-        closing(fd);
-        real::close(fd)
+        let ended = closing(fd);
+        let result = real::close(fd);
+        errno::kept(|| ended.iter().for_each(tell_end));
+        result
     }
 
     fn close_range(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
@@ -63,28 +67,37 @@ fn controlled(fd: c_int, command: c_int, argument: *mut c_void, call: fn(c_int, 
     if command == libc::F_DUPFD || command == libc::F_DUPFD_CLOEXEC { duplicated(fd, result) } else { result }
 }
 
-/// The program is about to close `fd`.
-pub(super) fn closing(fd: c_int) {
+/// The program is about to close `fd`. Returns a stream whose other end is to be told once it is closed.
+pub(super) fn closing(fd: c_int) -> Option<Arc<Object>> {
     if TABLE.glance(fd).is_none() || !process::is_owner() {
-        return;
+        return None;
     }
     let object = table::object(fd);
     let stream = object.as_deref().and_then(as_stream);
-    stream.inspect(|stream| stream.closing(fd));
+    let has_ended = stream.is_some_and(|stream| stream.closing(fd));
     table::forget(fd);
     // Other threads may wait for it.
     stream.inspect(|stream| stream.wake_own_waiters());
+    object.filter(|_| has_ended)
+}
+
+/// A stream that has ended by [`closing`] is closed.
+fn tell_end(object: &Arc<Object>) {
+    as_stream(object).into_iter().for_each(Stream::tell_end);
 }
 
 fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
     let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
     let (from, to) = (number(first), number(last));
+    let mut ended = Vec::new();
     TABLE.for_each(|fd| {
         if (from..=to).contains(&fd) {
-            closing(fd);
+            ended.extend(closing(fd));
         }
     });
-    own::close_between(first, last, flags)
+    let result = own::close_between(first, last, flags);
+    errno::kept(|| ended.iter().for_each(tell_end));
+    result
 }
 
 /// `new`, which is about to become a duplicate of `fd`, is closed by that.

@@ -130,6 +130,11 @@ impl Channel {
         }
     }
 
+    /// Bytes that have been read from TCP, ever.
+    pub(crate) fn read_from_tcp(&self, fd: c_int) -> Option<u64> {
+        kernel::read(fd, self.kernel.load(Ordering::Acquire) & libc::POLLERR as u32 != 0)
+    }
+
     /// Events that the kernel has reported: bits of [`READY`] and the others.
     pub(crate) fn kernel(&self) -> u32 {
         self.kernel.load(Ordering::Acquire) & !self.early()
@@ -237,8 +242,9 @@ impl Stream {
         self.leave_holders();
     }
 
-    /// The program is about to close descriptor `fd` of it.
-    pub(crate) fn closing(&self, fd: c_int) {
+    /// The program is about to close descriptor `fd` of it. Returns whether that ends what is written to the ring: the other end is to
+    /// be told once it is closed.
+    pub(crate) fn closing(&self, fd: c_int) -> bool {
         let is_last = self.descriptors.load(Ordering::Acquire) <= 1;
         if !is_last && self.channel().is_some() && !self.epolls().is_empty() {
             // epoll goes on to tell of it by the other descriptor.
@@ -254,8 +260,24 @@ impl Stream {
         } else if is_end {
             self.ending(fd);
         }
-        if let Some(channel) = self.channel().filter(|_| is_end) {
-            finish(channel);
+        let ended = self.channel().filter(|_| is_end);
+        ended.inspect(|channel| finish(channel)).is_some()
+    }
+
+    /// The kernel has ended the direction that it writes: waiters at the other end look at it now, and not after what others have
+    /// written since.
+    pub(crate) fn tell_end(&self) {
+        if let Some(channel) = self.channel() {
+            channel.link.signal(&channel.out().header.reader);
+        }
+    }
+
+    /// Asks the kernel for the end that the writer has announced.
+    pub(crate) fn look_for_end(&self, fd: c_int) {
+        let Some(channel) = self.channel().filter(|channel| !channel.is_relayed()) else { return };
+        let is_announced = channel.input().header.path.is_final.load(Ordering::Acquire) != 0;
+        if is_announced && channel.kernel() & (FIN | ENDED) == 0 {
+            channel.note_kernel(kernel::ends_of(fd));
         }
     }
 

@@ -142,7 +142,7 @@ impl Stream {
         let Some(up_at) = channel.input().header.path.up_at.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(None);
         };
-        let read = kernel::read(fd).ok_or(Errno::IO)?;
+        let read = channel.read_from_tcp(fd).ok_or(Errno::IO)?;
         let left = up_at.wrapping_sub(read);
         if left > MOST_LEFT {
             return Err(self.give_up(fd));
@@ -272,7 +272,7 @@ impl Stream {
         // Bytes may wait behind a switch that has not been looked at. Those before it have been read, or come later than the ring's:
         // TCP is another way through the network than a relay's.
         let up_at = channel.input().header.path.up_at.load(Ordering::Acquire);
-        let has_all = || up_at.checked_sub(1).is_some_and(|before| kernel::read(fd) == Some(before));
+        let has_all = || up_at.checked_sub(1).is_some_and(|before| channel.read_from_tcp(fd) == Some(before));
         self.locks.left().is_none() && channel.input().readable() != Ok(0) && has_all()
     }
 

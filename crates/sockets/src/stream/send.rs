@@ -1,7 +1,7 @@
 //! Sending on a stream.
 
 use super::wait::{Deadline, Way};
-use super::{Channel, Stream};
+use super::{Channel, ENDED, Stream};
 use crate::kernel;
 use rdmesh_preload::real;
 use rdmesh_streams::report::Reason;
@@ -89,6 +89,9 @@ impl Stream {
         let was_down = is_down();
         if !self.is_on_ring(fd, channel, &ring) {
             let sent = kernel::send(fd, pieces, flags & PASSED);
+            if sent == Err(Errno::CONNRESET) {
+                channel.note_kernel(ENDED);
+            }
             drop(held);
             let has_moved = is_down() && !was_down;
             let has_sent_record =
@@ -141,10 +144,9 @@ impl Stream {
         if let Some(channel) = self.channel() {
             if how != libc::SHUT_RD {
                 super::finish(channel);
+                self.tell_end();
             }
-            let mut poll = libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 };
-            real::poll(&raw mut poll, 1, 0);
-            channel.note_kernel(poll.revents as u32);
+            channel.note_kernel(kernel::ends_of(fd));
         }
         self.wake_own_waiters();
     }

@@ -1,6 +1,6 @@
 //! Moving a stream to rings, and back to TCP.
 
-use super::{Channel, FIN, Stream};
+use super::{Channel, ENDED, FIN, Stream};
 use crate::kernel;
 use crate::process::Link;
 use crate::spin::now;
@@ -286,6 +286,7 @@ impl Stream {
         fence(Ordering::SeqCst);
         channel.link.signal(&ring.header.reader);
         if send_all(fd, &mut left).is_err() {
+            channel.note_kernel(ENDED);
             // The bytes cannot be had by the reader any more: better an end than a gap.
             real::shutdown(fd, libc::SHUT_RDWR);
         }

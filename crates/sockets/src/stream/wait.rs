@@ -130,7 +130,7 @@ impl Stream {
             let result = if self.is_ready(way) { Ok(()) } else { self.sleep_once(fd, way, deadline, waiter) };
             if let Some(waiter) = waiter {
                 waiter.place().wake_up();
-                waiter.place().take(|_| ());
+                waiter.place().forget();
             }
             if !self.is_behind(fd) {
                 return Err(Errno::INTR);
