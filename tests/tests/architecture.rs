@@ -365,10 +365,16 @@ fn the_walks_name_functions_that_exist() {
 
 /// Programs that attack the router with messages of their own are let in: they have the version of the present library.
 #[test]
-fn attackers_speak_the_present_session_protocol() {
-    let session = read("crates/uverbs/src/session/mod.rs");
-    let (_, rest) = session.split_once("pub const VERSION: u32 = ").expect("the version");
-    let (version, _) = rest.split_once(';').expect("the end of the statement");
+fn attackers_speak_the_present_protocols() {
+    let version_in = |file: &str| {
+        let source = read(file);
+        let (_, rest) = source.split_once("pub const VERSION: u32 = ").expect("the version");
+        rest.split_once(';').expect("the end of the statement").0.to_owned()
+    };
+    let streams = version_in("crates/streams/src/message.rs");
+    let hello = format!("struct.pack(\"=II\", 1, {streams})");
+    assert!(read("tests/programs/sockets/streams.py").contains(&hello), "streams.py does not say {hello}");
+    let version = version_in("crates/uverbs/src/session/mod.rs");
     for program in ["greedy", "hostile"] {
         let source = read(&format!("tests/programs/{program}.c"));
         assert!(source.contains(&format!("VERSION = {version},")), "{program}.c has another version than {version}");

@@ -34,7 +34,7 @@ impl Process {
     }
 
     /// Where it says which streams to look at.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> Place<'_> {
         self.inbox.place(WAITER as usize).expect("an inbox has places")
     }
 

@@ -58,7 +58,7 @@ pub(crate) fn written(fd: c_int, has_connected: bool) -> Option<u64> {
 
 /// Bytes that have been read from it, ever. `was_reset` says that a call has been told of a reset: the kernel tells of it once.
 pub(crate) fn read(fd: c_int, was_reset: bool) -> Option<u64> {
-    let received = |info: &Info| info.received.wrapping_sub(u64::from(!was_reset && info.has_fin));
+    let received = |info: &Info| info.received.wrapping_sub(u64::from(has_fin(fd, info.state, was_reset)));
     let (received, unread) = stable(fd, received, libc::FIONREAD as libc::c_ulong)?;
     Some(received.wrapping_sub(unread))
 }
@@ -67,7 +67,8 @@ struct Info {
     acked: u64,
     /// With the FIN, which the kernel counts as a byte.
     received: u64,
-    has_fin: bool,
+    /// A state of linux/tcp_states.h.
+    state: u8,
 }
 
 /// A counter and a queue's length that belong together: the counter is the same before and after.
@@ -90,15 +91,15 @@ fn info(fd: c_int) -> Option<Info> {
     let mut bytes = [0u64; 32];
     let mut len = size_of_val(&bytes) as socklen_t;
     let result = real::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, bytes.as_mut_ptr().cast(), &raw mut len);
-    let has_fin = result == 0 && has_fin(fd, bytes[0] as u8);
-    (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16], has_fin })
+    (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16], state: bytes[0] as u8 })
 }
 
-/// Whether the peer's FIN has been received, in this state (`tcpi_state`, the states of linux/tcp_states.h).
-fn has_fin(fd: c_int, state: u8) -> bool {
+/// Whether the peer's FIN has been received, in this state.
+fn has_fin(fd: c_int, state: u8, was_reset: bool) -> bool {
     match state {
         CLOSE_WAIT | LAST_ACK | CLOSING | TIME_WAIT => true,
         // Both ends have closed, or a reset has come, which is an error until a call has been told of it.
+        CLOSE if was_reset => false,
         CLOSE => {
             let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
             real::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLERR == 0

@@ -24,8 +24,15 @@ const WORDS: usize = 256;
 pub struct Inbox(SharedMemory);
 
 /// A waiter's place in an inbox.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    state: &'a State,
+    /// The ticket of each connection of which some place has the bit.
+    tickets: &'a [AtomicU64; STREAMS],
+}
+
 #[repr(C, align(64))]
-pub struct Place {
+struct State {
     /// Whether the waiter sleeps, or is about to.
     sleeping: AtomicU32,
     /// Ticket of the next connection that is posted.
@@ -33,8 +40,6 @@ pub struct Place {
     /// A bit for each word of `bits` that is not zero.
     summary: [AtomicU64; WORDS / 64],
     bits: [AtomicU64; WORDS],
-    /// The ticket of each connection whose bit is set.
-    tickets: [AtomicU64; STREAMS],
 }
 
 /// Connections that are to be looked at, in the order in which they were posted.
@@ -79,34 +84,42 @@ impl Inbox {
     }
 
     fn accepted(&self) -> &[AtomicU64; STREAMS] {
-        // SAFETY: behind the places, within the mapping, aligned, and of atomics only.
-        unsafe { &*self.0.as_ptr().add(PLACES * size_of::<Place>()).cast() }
+        self.table(0)
+    }
+
+    /// Table `n` of those with a word for each connection, which are behind the places.
+    fn table(&self, n: usize) -> &[AtomicU64; STREAMS] {
+        assert!(n < TABLES);
+        let at = PLACES * size_of::<State>() + n * TABLE;
+        // SAFETY: within the mapping, aligned, and of atomics only, for which every content is valid.
+        unsafe { &*self.0.as_ptr().add(at).cast() }
     }
 
     /// The place of waiter `n`; none where there is no such place.
-    pub fn place(&self, n: usize) -> Option<&Place> {
-        let at = n.checked_mul(size_of::<Place>()).filter(|_| n < PLACES)?;
+    pub fn place(&self, n: usize) -> Option<Place<'_>> {
+        let at = n.checked_mul(size_of::<State>()).filter(|_| n < PLACES)?;
         // SAFETY: within the mapping, aligned like a page, and of atomics only, for which every content is valid.
-        Some(unsafe { &*self.0.as_ptr().add(at).cast() })
+        let state = unsafe { &*self.0.as_ptr().add(at).cast::<State>() };
+        Some(Place { state, tickets: self.table(1) })
     }
 }
 
-impl Place {
+impl Place<'_> {
     /// Says that connection `index` is to be looked at. Returns whether the waiter sleeps. The caller has stored what there is to
     /// be seen, and a full fence after that.
     pub fn post(&self, index: u32) -> bool {
         let index = index as usize % STREAMS;
         let (word, bit) = (index / 64, 1 << (index % 64));
-        if self.bits[word].load(Relaxed) & bit == 0 {
-            self.tickets[index].store(self.next.fetch_add(1, Relaxed), Relaxed);
+        if self.state.bits[word].load(Relaxed) & bit == 0 {
+            self.tickets[index].store(self.state.next.fetch_add(1, Relaxed), Relaxed);
             self.set(word, bit);
         }
-        self.sleeping.load(SeqCst) != 0
+        self.state.sleeping.load(SeqCst) != 0
     }
 
     fn set(&self, word: usize, bit: u64) {
-        self.bits[word].fetch_or(bit, SeqCst);
-        self.summary[word / 64].fetch_or(1 << (word % 64), SeqCst);
+        self.state.bits[word].fetch_or(bit, SeqCst);
+        self.state.summary[word / 64].fetch_or(1 << (word % 64), SeqCst);
     }
 
     /// Takes every connection that is to be looked at, in the order in which they were posted. None is left out that was posted
@@ -118,7 +131,7 @@ impl Place {
             return;
         }
         // The scan may have met a connection after it had passed the place of one that was posted earlier: that is there now.
-        let limit = self.next.load(SeqCst);
+        let limit = self.state.next.load(SeqCst);
         self.scan(|posted| {
             if posted.ticket < limit {
                 taken.0.push(posted);
@@ -138,12 +151,12 @@ impl Place {
 
     /// Calls `visit` with every connection whose bit is set, and clears it.
     fn scan(&self, mut visit: impl FnMut(Posted)) {
-        for (high, summary) in self.summary.iter().enumerate() {
+        for (high, summary) in self.state.summary.iter().enumerate() {
             let mut words = if summary.load(Relaxed) == 0 { 0 } else { summary.swap(0, SeqCst) };
             while words != 0 {
                 let word = high * 64 + words.trailing_zeros() as usize;
                 words &= words - 1;
-                let mut bits = self.bits[word].swap(0, SeqCst);
+                let mut bits = self.state.bits[word].swap(0, SeqCst);
                 while bits != 0 {
                     let index = (word * 64) as u32 + bits.trailing_zeros();
                     visit(Posted { ticket: self.tickets[index as usize].load(Relaxed), index });
@@ -156,23 +169,23 @@ impl Place {
 
     /// Whether a connection is to be looked at.
     pub fn has_any(&self) -> bool {
-        self.summary.iter().any(|summary| summary.load(Acquire) != 0)
+        self.state.summary.iter().any(|summary| summary.load(Acquire) != 0)
     }
 
     /// The waiter is about to sleep: it looks once more at everything, and then at its doorbell.
     pub fn fall_asleep(&self) {
-        self.sleeping.store(1, SeqCst);
+        self.state.sleeping.store(1, SeqCst);
         fence(SeqCst);
     }
 
     /// The waiter is awake.
     pub fn wake_up(&self) {
-        self.sleeping.store(0, Relaxed);
+        self.state.sleeping.store(0, Relaxed);
     }
 
     /// Whether the doorbell is to be rung: one of those that find the waiter asleep does it.
     pub fn claim_wake_up(&self) -> bool {
-        self.sleeping.load(Relaxed) != 0 && self.sleeping.swap(0, SeqCst) != 0
+        self.state.sleeping.load(Relaxed) != 0 && self.state.sleeping.swap(0, SeqCst) != 0
     }
 }
 
@@ -183,7 +196,10 @@ impl Taken {
     }
 }
 
-const LEN: usize = PLACES * size_of::<Place>() + STREAMS * size_of::<AtomicU64>();
+/// Bytes of a table with a word for each connection, and number of such tables.
+const TABLE: usize = STREAMS * size_of::<AtomicU64>();
+const TABLES: usize = 2;
+const LEN: usize = PLACES * size_of::<State>() + TABLES * TABLE;
 
 #[cfg(test)]
 mod tests {

@@ -1,6 +1,6 @@
 //! Process at the other end of a link, as far as it can be told of something and be woken.
 
-use crate::inbox::{Inbox, PLACES, Place};
+use crate::inbox::{Inbox, PLACES};
 use crate::ring::layout::Waiting;
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
@@ -69,7 +69,7 @@ impl<F: AsFd> Peer<F> {
     /// Wakes a waiter if it still sleeps.
     pub fn wake(&self, waiter: u32) {
         let place = self.inbox.get().and_then(|inbox| inbox.place(waiter as usize));
-        if place.is_some_and(Place::claim_wake_up) {
+        if place.is_some_and(|place| place.claim_wake_up()) {
             self.ring(waiter);
         }
     }

@@ -325,7 +325,7 @@ def noise(seconds):
             link.connect(path)
             link.setblocking(False)
             if chance.random() < 0.9:
-                socket.send_fds(link, [struct.pack("=II", 1, 3)], [inbox])
+                socket.send_fds(link, [struct.pack("=II", 1, 4)], [inbox])
             for _ in range(chance.randrange(60)):
                 at = chance.randrange(0, 1024, 8)
                 words[at : at + 8] = chance.randbytes(8)

@@ -304,13 +304,13 @@ impl Epoll {
 
 impl Members {
     /// Whether a stream has something to report. Those that were told of are queued.
-    fn has_ready(&mut self, place: &Place) -> bool {
+    fn has_ready(&mut self, place: Place<'_>) -> bool {
         self.enqueue_told(place);
         self.queue.iter().any(|fd| self.by_fd.get(*fd as usize).is_some_and(|member| member.is_ready(*fd)))
     }
 
     /// Queues those that were told of, in the order of that.
-    fn enqueue_told(&mut self, place: &Place) {
+    fn enqueue_told(&mut self, place: Place<'_>) {
         let mut told = std::mem::take(&mut self.told);
         place.take(&mut told);
         for index in told.drain() {

@@ -62,7 +62,7 @@ impl Waiter {
     }
 
     /// Its place in the inbox.
-    pub(crate) fn place(&self) -> &Place {
+    pub(crate) fn place(&self) -> Place<'_> {
         self.process.inbox().place(self.id as usize).expect("waiters have places")
     }
 
