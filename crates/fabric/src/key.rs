@@ -78,7 +78,7 @@ impl TunnelKey {
 }
 
 impl PublicKey {
-    /// Bytes of a key.
+    /// Bytes of a key: a coordinate of Curve25519 (RFC 7748, section 5).
     pub const LEN: usize = 32;
 
     /// The key with these bytes.
@@ -86,7 +86,7 @@ impl PublicKey {
         Self(bytes)
     }
 
-    /// Its bytes.
+    /// The coordinate, least significant byte first.
     pub fn bytes(&self) -> &[u8; Self::LEN] {
         &self.0
     }

@@ -104,7 +104,7 @@ impl Etcd {
         }
         let output = all.output().expect("etcdctl");
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).expect("JSON")
+        String::from_utf8(output.stdout).expect("keys and values are text")
     }
 
     fn launch(&mut self, index: usize, state: &str) {

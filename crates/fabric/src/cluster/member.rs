@@ -31,12 +31,12 @@ pub struct Member {
     pub(super) claiming: tokio::sync::Mutex<()>,
 }
 
-/// What others on a network are told of a host, beside its address.
+/// Announcement of a host to the others on its networks, beside its address.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Announced {
     /// The networks that interfaces of the host are attached to.
     pub attached: BTreeSet<Name>,
-    /// By which others can tell that it is the host; none where the operator gives keys to all.
+    /// Public halves of its key pairs; none where the operator gives keys to all hosts.
     pub public_keys: Option<Rotated<PublicKey>>,
 }
 

@@ -70,9 +70,9 @@ pub const GUEST_NAME: &str = "guest";
 /// Number of a device node, as in `/proc/devices` and `stat.st_rdev`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DeviceNumber {
-    /// Of the driver.
+    /// Major number: which driver serves the node.
     pub major: u32,
-    /// Of the driver's device.
+    /// Minor number: which of the driver's devices it is.
     pub minor: u32,
 }
 

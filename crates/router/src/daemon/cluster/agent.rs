@@ -95,7 +95,7 @@ struct Work {
     member: Arc<Member>,
     /// Endpoints that the cluster knows.
     published: BTreeSet<FullName>,
-    /// What the cluster has been told of this host.
+    /// Announcement of this host that the cluster has.
     announced: Announced,
     known: Known,
     followers: BTreeMap<Name, Followed>,

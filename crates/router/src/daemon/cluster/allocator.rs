@@ -36,7 +36,7 @@ struct State {
     member: Option<Arc<Member>>,
     /// Endpoints that have gone, of which the cluster has not been told.
     going: Vec<Endpoint>,
-    /// To be told of this host.
+    /// Announcement of this host that the cluster is to have.
     announced: Announced,
     /// The last renewal of the leases has failed.
     is_store_away: bool,
