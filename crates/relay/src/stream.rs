@@ -26,6 +26,8 @@ pub(crate) struct Stream {
     pub(crate) in_flight: u32,
     /// It has ended at both ends, or its trunk has: it goes with its last completion.
     pub(crate) is_ending: bool,
+    /// It goes back to TCP at a time, if it is unsettled then.
+    pub(crate) has_limit: bool,
     /// It is in the backlog of its trunk.
     pub(crate) is_waiting: bool,
 }

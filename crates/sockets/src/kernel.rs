@@ -136,14 +136,49 @@ pub(crate) fn is_open(fd: c_int) -> bool {
     real::fcntl(fd, libc::F_GETFD, std::ptr::null_mut::<c_void>()) >= 0
 }
 
-/// Lets TCP queue so many bytes that the peer does not take, as far as the system allows.
-pub(crate) fn make_room(fd: c_int, bytes: usize) {
-    // The kernel doubles what is asked, and counts more than the bytes themselves.
-    let wanted = c_int::try_from(bytes * 2).unwrap_or(c_int::MAX);
-    if option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).is_some_and(|now| now < wanted) {
-        let len = size_of::<c_int>() as socklen_t;
-        real::setsockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, (&raw const wanted).cast(), len);
+/// Whether TCP's queue takes so many bytes now, whatever the peer does. Makes it as long as that needs, where the system allows it.
+pub(crate) fn has_room(fd: c_int, bytes: usize) -> bool {
+    // The kernel counts its own memory, too.
+    let wanted = bytes * 2;
+    let Some(memory) = send_memory(fd) else { return false };
+    if memory.queued + wanted <= memory.limit {
+        return true;
     }
+    lengthen_queue(fd, wanted);
+    send_memory(fd).is_some_and(|memory| memory.queued + wanted <= memory.limit)
+}
+
+/// Sets `SO_SNDBUF` to at least `wanted`, and leaves it to the kernel to make it longer still, if it was.
+fn lengthen_queue(fd: c_int, wanted: usize) {
+    let set = |name: c_int, value: c_int| {
+        let len = size_of::<c_int>() as socklen_t;
+        real::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const value).cast(), len);
+    };
+    let wanted = c_int::try_from(wanted).unwrap_or(c_int::MAX);
+    if option(fd, libc::SOL_SOCKET, libc::SO_SNDBUF).is_some_and(|now| now < wanted) {
+        // Linux 5.14 and newer.
+        let lock = option(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK);
+        set(libc::SO_SNDBUF, wanted);
+        if let Some(lock) = lock {
+            set(libc::SO_BUF_LOCK, lock);
+        }
+    }
+}
+
+/// Bytes of the kernel's memory for what a socket sends.
+struct SendMemory {
+    queued: usize,
+    limit: usize,
+}
+
+/// `SO_MEMINFO` (linux/sock_diag.h), which Linux 4.12 and newer have.
+fn send_memory(fd: c_int) -> Option<SendMemory> {
+    let mut words = [0u32; 16];
+    let mut len = size_of_val(&words) as socklen_t;
+    let result = real::getsockopt(fd, libc::SOL_SOCKET, libc::SO_MEMINFO, words.as_mut_ptr().cast(), &raw mut len);
+    let has_all = result == 0 && len as usize > libc::SK_MEMINFO_WMEM_QUEUED as usize * size_of::<u32>();
+    let word = |name: c_int| words[name as usize] as usize;
+    has_all.then(|| SendMemory { queued: word(libc::SK_MEMINFO_WMEM_QUEUED), limit: word(libc::SK_MEMINFO_SNDBUF) })
 }
 
 /// Ends a connection with a reset, so that its peer does not take it for an orderly end (`tcp_disconnect` of the kernel).

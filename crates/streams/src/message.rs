@@ -11,7 +11,7 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 
 /// Version of the messages and of all shared memory. Processes with different ones stay on TCP.
-pub const VERSION: u32 = 4;
+pub const VERSION: u32 = 5;
 /// Most descriptors of a message.
 pub const FDS: usize = 2;
 

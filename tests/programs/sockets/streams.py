@@ -10,6 +10,8 @@ streams.py mirror PORT CONNECTIONS                sends everything back
 streams.py quiz ADDRESS PORT CONNECTIONS FILE     asks a mirror on all of them, until the file exists
 streams.py give PORT BYTES                        sends so many bytes to a client after its word, and kills itself
 streams.py take ADDRESS PORT BYTES                receives them, and the end
+streams.py fill PORT CONNECTIONS                  sends until there is no room, and the rest when the reader goes on
+streams.py pause ADDRESS PORT CONNECTIONS FILE    reads from it when the file exists
 streams.py noise SECONDS                          says to the endpoint's relay whatever comes to mind
 """
 import fcntl
@@ -235,6 +237,60 @@ def take(address, port, count):
     print("all bytes are right")
 
 
+FILLED = 16 << 20
+
+
+def fill(port, connections):
+    """Sends to readers that pause until there is no room, and the rest when they go on."""
+    with listener(int(port)) as listening:
+        socks = [listening.accept()[0] for _ in range(int(connections))]
+    ends = []
+    for n, sock in enumerate(socks):
+        # Some have used the connection before, and some find it as it begins.
+        if n % 2:
+            [sock.sendall(sock.recv(16)) for _ in range(8)]
+        out, left, tries = Bytes(f"filled {n}"), FILLED, 0
+        piece = out.take(1 << 16)
+        sock.setblocking(False)
+        while tries < 4:
+            try:
+                sent = sock.send(piece)
+                left, piece = left - sent, piece[sent:] or out.take(1 << 16)
+            except BlockingIOError:
+                tries += 1
+                time.sleep(0.1)
+        ends.append((sock, out, piece, left))
+    print("full", flush=True)
+    for sock, out, piece, left in ends:
+        sock.setblocking(True)
+        sock.sendall(piece)
+        sock.sendall(out.take(left - len(piece)))
+        sock.shutdown(socket.SHUT_WR)
+    # Its endpoint ends with it, and what is on its way with that.
+    for sock, *_ in ends:
+        assert sock.recv(1) == b""
+
+
+def pause(address, port, connections, path):
+    """Readers that pause until the file exists."""
+    socks = [socket.create_connection((address, int(port))) for _ in range(int(connections))]
+    for sock in socks[1::2]:
+        for _ in range(8):
+            sock.sendall(b"word")
+            assert sock.recv(4) == b"word"
+    while not os.path.exists(path):
+        time.sleep(0.01)
+    for n, sock in enumerate(socks):
+        expected, got = Bytes(f"filled {n}"), 0
+        while piece := sock.recv(1 << 16):
+            if piece != expected.take(len(piece)):
+                raise ValueError(f"{n}: wrong bytes after {got}")
+            got += len(piece)
+        if got != FILLED:
+            raise ValueError(f"{n}: {got} bytes of {FILLED}")
+    print(f"{len(socks)} streams are right", flush=True)
+
+
 def gulp(port, count):
     """Reads so many bytes of each connection, answers, and closes."""
     with listener(int(port)) as listening:
@@ -325,7 +381,7 @@ def noise(seconds):
             link.connect(path)
             link.setblocking(False)
             if chance.random() < 0.9:
-                socket.send_fds(link, [struct.pack("=II", 1, 4)], [inbox])
+                socket.send_fds(link, [struct.pack("=II", 1, 5)], [inbox])
             for _ in range(chance.randrange(60)):
                 at = chance.randrange(0, 1024, 8)
                 words[at : at + 8] = chance.randbytes(8)
@@ -341,5 +397,5 @@ def noise(seconds):
 
 
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, mirror, quiz, give, take, gulp, pour, part, outlive, noise]
+    roles = [serve, connect, echo, cat, ask, mirror, quiz, give, take, fill, pause, gulp, pour, part, outlive, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

@@ -109,6 +109,47 @@ fn connections_outlive_a_router() {
     }
 }
 
+/// A router is killed at the moment at which many connections move to rings: of each direction both ends agree where its bytes are.
+#[test]
+fn connections_outlive_a_router_that_ends_as_they_move() {
+    for killed in [0, 1] {
+        let hosts = Hosts::start();
+        let ends = Ends::of_hosts(&hosts);
+        let lab = hosts.lab(killed);
+        for _ in 0..rounds(2, 20) {
+            let before = ends.sent_bytes();
+            ends.exchange(60, 1, || {
+                until(LIMIT, "bytes go over RDMA", || (ends.sent_bytes() > before + 1e5).then_some(()));
+                rdmesh_tests::system::kill(lab.router_pid());
+            });
+            lab.up_again();
+            hosts.wait_for_sessions();
+        }
+    }
+}
+
+/// A reader that pauses, with TCP's queue and the ring full of what it has not read, while its router is killed.
+#[test]
+fn a_connection_whose_reader_pauses_outlives_a_router() {
+    let hosts = Hosts::start();
+    let ends = Ends::of_hosts(&hosts);
+    let port = PORT.to_string();
+    let mut server = ends.serve(&streams(&["fill", &port, "8"]));
+    let resume = hosts.lab(1).shared().join("resume");
+    std::fs::create_dir_all(hosts.lab(1).shared()).expect("the folder is ours");
+    let client = ends.start_client(&streams(&["pause", "10.7.0.2", &port, "8", &resume.display().to_string()]));
+    assert_eq!(server.next_line(LIMIT), "full");
+    assert!(ends.sent_bytes() > 1e4, "bytes go over RDMA");
+    rdmesh_tests::system::kill(hosts.lab(0).router_pid());
+    // Longer than anybody waits.
+    std::thread::sleep(Duration::from_secs(3));
+    std::fs::write(&resume, "").expect("the folder is ours");
+    let output = client.finish(LIMIT);
+    assert!(output.status.success() && output.text.contains("8 streams are right"), "{}", output.text);
+    server.finish(LIMIT).ok();
+    hosts.lab(0).up_again();
+}
+
 /// The router of either host is killed and started again, twice: connections go on over TCP, and come back to rings.
 #[test]
 fn connections_come_back_to_rings_with_the_router() {

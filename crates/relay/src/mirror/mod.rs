@@ -4,8 +4,9 @@
 //! a mirror finds and hands to the trunk; what comes from the trunk it enters. Bytes do not pass through here: they are written
 //! from one ring into the other, at the same place.
 //!
-//! Order matters twice. The position at which a direction moves to the ring is told before the first byte of the ring; its end,
-//! or its move back to TCP, after the last one. So a reader at the other end that sees an end has all bytes.
+//! Order matters twice. The position at which a direction moves to the ring is told, and known at the other end, before the first
+//! byte of the ring; its end, or its move back to TCP, is told after the last one. So a reader at the other end that sees an end has
+//! all bytes.
 //!
 //! Nothing that the process writes is believed: positions are checked against those that the other end has told.
 
@@ -28,6 +29,8 @@ pub(crate) struct Mirror {
     received: u64,
     told: State,
     heard: State,
+    /// The other end knows where the ring begins, and the process has not withdrawn: bytes are handed on.
+    is_open: bool,
     /// The process has ended: it writes nothing more.
     is_orphan: bool,
 }
@@ -61,6 +64,7 @@ impl Mirror {
             received: 0,
             told: State::default(),
             heard: State::default(),
+            is_open: false,
             is_orphan: false,
         };
         let (out, input) = (mirror.out(), mirror.input());
@@ -108,14 +112,21 @@ impl Mirror {
         (is_told || self.told.down_at != 0) && (self.is_orphan || self.has_heard_end())
     }
 
+    /// Whether bytes wait for the other end's word that it knows where the ring begins.
+    pub(crate) fn is_unsettled(&self) -> bool {
+        let header = self.out().header;
+        !self.is_open && !header.path.is_withdrawn() && self.sent != header.producer.tail.load(Acquire)
+    }
+
     /// Hands what is new to `send`, which returns false where the trunk has no room: the rest comes with the next call.
     pub(crate) fn poll(&mut self, mut send: impl FnMut(Action) -> bool) -> Result<(), Corrupt> {
         let path = &self.slot.ring(self.tx).header.path;
         // The end before the position, so that an end is told with all bytes before it.
         let (is_final, down_at) = (path.is_final.load(Acquire) != 0 || self.is_orphan, path.down_at.load(Acquire));
         let tail = self.out().header.producer.tail.load(Acquire);
-        // And the beginning after it.
-        let up_at = path.up_at.load(Acquire);
+        // And the beginning after it. A process that has withdrawn has not moved.
+        let is_withdrawn = !self.is_open && path.is_withdrawn();
+        let up_at = if is_withdrawn { 0 } else { path.up_at.load(Acquire) };
         let ahead = tail.wrapping_sub(self.sent);
         if ahead > RING as u64 || tail.wrapping_sub(self.peer_head) > RING as u64 {
             return Err(Corrupt);
@@ -125,7 +136,10 @@ impl Mirror {
         if !self.tell(state, &mut send) {
             return Ok(());
         }
-        while self.sent != tail {
+        if !self.is_open && !is_withdrawn && self.sent != tail {
+            return Ok(());
+        }
+        while self.sent != tail && !is_withdrawn {
             let at = self.sent as usize & (RING - 1);
             let len = (tail.wrapping_sub(self.sent) as usize).min(RING - at);
             if !send(Action::Bytes { at, len }) {
@@ -205,8 +219,8 @@ impl Mirror {
         }
         self.peer_head = state.head;
         out.header.consumer.head.store(state.head, SeqCst);
-        if state.has_up {
-            out.header.path.up_seen.store(1, SeqCst);
+        if state.has_up && !self.is_open {
+            self.is_open = out.header.path.see_move();
         }
         if state.is_frozen != before.is_frozen {
             out.header.path.is_frozen.store(state.is_frozen.into(), SeqCst);

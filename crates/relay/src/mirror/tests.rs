@@ -78,6 +78,18 @@ impl Wire {
     }
 }
 
+/// Two ends, of which the first has moved its direction to the ring, as the second knows.
+fn moved() -> (End, End, Wire, Wire) {
+    let (mut writer, mut reader) = (End::new(0), End::new(1));
+    let (mut there, mut back) = (Wire::default(), Wire::default());
+    writer.mirror.out().header.path.up_at.store(1, SeqCst);
+    there.pump(&mut writer, usize::MAX);
+    there.deliver(&mut reader);
+    back.pump(&mut reader, usize::MAX);
+    back.deliver(&mut writer);
+    (writer, reader, there, back)
+}
+
 #[derive(Clone, Debug)]
 enum Step {
     Write(usize),
@@ -146,10 +158,75 @@ proptest! {
     }
 }
 
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    /// At any moment: either the reader's slot says where the ring begins, or no byte of the ring is handed on, ever.
+    #[test]
+    fn a_writer_that_withdraws_knows_what_its_reader_knows(before in steps(), after in steps()) {
+        let (mut writer, mut reader) = (End::new(0), End::new(1));
+        let (mut there, mut back) = (Wire::default(), Wire::default());
+        let mut is_withdrawn = false;
+        for (is_after, step) in before.iter().map(|step| (false, step)).chain(after.iter().map(|step| (true, step))) {
+            let path = &writer.mirror.out().header.path;
+            if is_after && path.down_at.load(SeqCst) == 0 {
+                is_withdrawn = path.withdraw_move();
+                path.down_at.store(1, SeqCst);
+                let up_at = reader.mirror.input().header.path.up_at.load(SeqCst);
+                prop_assert!(is_withdrawn || up_at == 9, "{up_at}: the reader does not know what a record is");
+            }
+            match step {
+                Step::Write(len) if !is_after => {
+                    writer.mirror.out().header.path.up_at.store(9, SeqCst);
+                    writer.write(&vec![1; *len]);
+                }
+                Step::Pump(true, room) => there.pump(&mut writer, *room),
+                Step::Pump(false, room) => back.pump(&mut reader, *room),
+                Step::Deliver(true) => drop(there.deliver(&mut reader)),
+                Step::Deliver(false) => drop(back.deliver(&mut writer)),
+                Step::Write(_) | Step::Read(_) => {}
+            }
+            prop_assert!(!is_withdrawn || reader.mirror.input().readable() == Ok(0));
+        }
+        for _ in 0..3 {
+            there.pump(&mut writer, usize::MAX);
+            while there.deliver(&mut reader).is_some() {}
+            back.pump(&mut reader, usize::MAX);
+            while back.deliver(&mut writer).is_some() {}
+        }
+        let path = &reader.mirror.input().header.path;
+        let seen = (path.up_at.load(SeqCst), path.down_at.load(SeqCst));
+        prop_assert!(!is_withdrawn || seen == (0, 1), "{seen:?}: the reader waits for a record");
+        prop_assert!(!is_withdrawn || reader.mirror.input().readable() == Ok(0));
+    }
+}
+
+/// Who waits for such a stream asks for nothing more of a peer that may have gone.
+#[test]
+fn bytes_wait_for_the_other_ends_word_until_the_writer_withdraws() {
+    for withdraws in [false, true] {
+        let (mut writer, mut reader) = (End::new(0), End::new(1));
+        let (mut there, mut back) = (Wire::default(), Wire::default());
+        assert!(!writer.mirror.is_unsettled(), "nothing waits");
+        writer.mirror.out().header.path.up_at.store(1, SeqCst);
+        assert_eq!(writer.write(&[1; 100]), 100);
+        there.pump(&mut writer, usize::MAX);
+        there.deliver(&mut reader);
+        assert!(writer.mirror.is_unsettled() && reader.mirror.input().readable() == Ok(0));
+        if withdraws {
+            assert!(writer.mirror.out().header.path.withdraw_move());
+        } else {
+            back.pump(&mut reader, usize::MAX);
+            back.deliver(&mut writer);
+            there.pump(&mut writer, usize::MAX);
+        }
+        assert!(!writer.mirror.is_unsettled());
+    }
+}
+
 #[test]
 fn a_writer_that_waits_for_space_hears_of_it() {
-    let (mut writer, mut reader) = (End::new(0), End::new(1));
-    let (mut there, mut back) = (Wire::default(), Wire::default());
+    let (mut writer, mut reader, mut there, mut back) = moved();
     for _ in 0..100 {
         while writer.write(&[1; 5000]) != 0 {
             there.pump(&mut writer, usize::MAX);
@@ -175,8 +252,7 @@ fn a_writer_that_waits_for_space_hears_of_it() {
 
 #[test]
 fn a_frozen_direction_is_told_with_its_exact_position() {
-    let (mut writer, mut reader) = (End::new(0), End::new(1));
-    let (mut there, mut back) = (Wire::default(), Wire::default());
+    let (mut writer, mut reader, mut there, mut back) = moved();
     assert_eq!(writer.write(&[1; 1000]), 1000);
     there.pump(&mut writer, usize::MAX);
     while there.deliver(&mut reader).is_some() {}

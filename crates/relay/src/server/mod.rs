@@ -20,7 +20,7 @@ use rdmesh_streams::message::Message as Said;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::mem::MaybeUninit;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::Path;
@@ -47,6 +47,8 @@ pub(crate) struct Server {
     taken: Taken,
     /// Streams of other relays that wait for a process's offer.
     asked: HashMap<Ends, Asked>,
+    /// In the order of their times.
+    unsettled: VecDeque<Unsettled>,
     /// Addresses without a relay, and the time until which that is taken for granted.
     unreachable: HashMap<IpAddr, Instant>,
     counters: Arc<Counters>,
@@ -60,6 +62,12 @@ struct Asked {
     process: u64,
     /// Index in the process.
     index: u32,
+    until: Instant,
+}
+
+/// A stream that waits for the other end's word.
+struct Unsettled {
+    stream: u32,
     until: Instant,
 }
 
@@ -142,6 +150,7 @@ impl Server {
             told: Vec::new(),
             taken: Taken::default(),
             asked: HashMap::new(),
+            unsettled: VecDeque::new(),
             unreachable: HashMap::new(),
             counters,
         })
@@ -209,7 +218,9 @@ impl Server {
 
     /// Longest sleep.
     fn limit(&self) -> Option<Duration> {
-        let next = self.asked.values().map(|asked| asked.until).min()?;
+        let asked = self.asked.values().map(|asked| asked.until).min();
+        let unsettled = self.unsettled.front().map(|unsettled| unsettled.until);
+        let next = asked.into_iter().chain(unsettled).min()?;
         Some(next.saturating_duration_since(Instant::now()) + Duration::from_millis(1))
     }
 
@@ -250,12 +261,19 @@ impl Server {
         Ok(false)
     }
 
-    /// Streams that no process has offered in time are refused.
+    /// Streams that no process has offered in time are refused, and those of which the other end says nothing go back to TCP.
     fn forget_late(&mut self) {
-        if self.asked.is_empty() {
+        if self.asked.is_empty() && self.unsettled.is_empty() {
             return;
         }
         let now = Instant::now();
+        while let Some(unsettled) = self.unsettled.pop_front_if(|unsettled| unsettled.until <= now) {
+            let Some(stream) = self.streams.get(unsettled.stream) else { continue };
+            stream.has_limit = false;
+            if stream.mirror.is_unsettled() {
+                self.lose(unsettled.stream);
+            }
+        }
         let late: Vec<Ends> =
             self.asked.iter().filter(|(_, asked)| asked.until <= now).map(|(ends, _)| *ends).collect();
         late.into_iter().for_each(|ends| self.refuse_asked(&ends));
@@ -274,6 +292,11 @@ impl Server {
         let Some(stream) = self.streams.get(number) else { return };
         let Some(trunk) = self.trunks.get_mut(&stream.trunk) else { return };
         let pumped = stream.pump(&self.device, trunk).map(|sent| self.counters.add_sent(sent as u64));
+        // Its peer may have gone with nothing on its way that would come back: nobody else would notice.
+        if stream.mirror.is_unsettled() && !stream.has_limit && stream.remote.is_some() {
+            stream.has_limit = true;
+            self.unsettled.push_back(Unsettled { stream: number, until: Instant::now() + SETTLED });
+        }
         match pumped {
             Ok(()) if stream.remote.is_some() && stream.mirror.is_over() && !stream.is_ending => {
                 let remote = stream.remote.expect("looked at above").stream;
@@ -326,6 +349,8 @@ impl Server {
 
 /// Port of relays in the rdma_cm port space of TCP: below those that programs take, and another one for each version of what relays and
 /// the processes behind them say to each other. Those of different versions do not meet, and connections stay on TCP.
-pub(crate) const PORT: u16 = 5;
+pub(crate) const PORT: u16 = 1 + rdmesh_streams::message::VERSION as u16;
+/// Time for the other end to say that it knows of a move to the ring.
+const SETTLED: Duration = Duration::from_secs(1);
 const PROCESSES: u64 = 16;
 const EVENTS: usize = 64;

@@ -178,6 +178,7 @@ impl Server {
             remote: None,
             in_flight: 0,
             is_ending: false,
+            has_limit: false,
             is_waiting: false,
         });
         Ok(number)

@@ -95,18 +95,28 @@ pub(crate) struct Channel {
     is_accepted: AtomicBool,
     /// Events of the TCP socket that the kernel has reported, as bits of `poll`.
     kernel: AtomicU32,
-    /// Times that a writer found no space.
+    /// Times that a writer found no space in the ring, or too little in TCP's queue to move to it.
     full: AtomicU32,
     /// Time of the last look at TCP without being told.
     looked: AtomicU64,
     /// Bytes of TCP that a ring has brought already.
     skip: AtomicU64,
+    /// TCP's queue has no room for the way back: what is sent stays on TCP until it has.
+    is_crowded: AtomicBool,
+    /// Time at which something like the beginning of a record was seen first; 0 for never.
+    part_since: AtomicU64,
+    /// Bytes of the ring that this end writes which the other end has, by its record; [`UNKNOWN`] before that.
+    peer_has: AtomicU64,
     /// A record has come: this end leaves the ring too.
     leaves: AtomicBool,
+    /// Who waits for space has not been told of that yet.
+    has_turned: AtomicBool,
     /// The relay has lost the way to the other end: nothing more comes into the ring.
     is_lost: AtomicBool,
 }
 
+/// More bytes than a ring ever brings.
+const UNKNOWN: u64 = u64::MAX;
 /// Bits of [`Channel::kernel`].
 pub(crate) const READY: u32 = libc::POLLIN as u32;
 pub(crate) const FIN: u32 = libc::POLLRDHUP as u32;

@@ -92,21 +92,13 @@ impl Stream {
             }
             None => {
                 channel.kernel.fetch_and(!READY, Ordering::AcqRel);
-                let received = kernel::receive(fd, pieces, flags & PASSED);
-                // An end that is no longer early comes after the switch.
-                let is_early = channel.early() != 0;
-                match received {
-                    // The switch, and bytes behind it, may have come since the look.
-                    Err(Errno::AGAIN) | Ok(0) if channel.input().header.path.up_at.load(Ordering::Acquire) != 0 => {
+                return match self.receive_before_move(fd, channel, pieces, flags) {
+                    Some(received) => received,
+                    None => {
                         drop(held);
-                        return self.receive_some(fd, pieces, flags);
+                        self.receive_some(fd, pieces, flags)
                     }
-                    Ok(0) if is_early => return Err(Errno::AGAIN),
-                    received => {
-                        self.settle(channel);
-                        return note(channel, received);
-                    }
-                }
+                };
             }
         }
         if channel.input().header.path.down_at.load(Ordering::Acquire) != 0 && channel.is_relayed() {
@@ -143,12 +135,47 @@ impl Stream {
             return Ok(None);
         };
         let read = channel.read_from_tcp(fd).ok_or(Errno::IO)?;
-        let left = up_at.wrapping_sub(read);
+        let mut left = up_at.wrapping_sub(read);
+        if channel.is_relayed() && (1..=MOST_LEFT).contains(&read.wrapping_sub(up_at)) {
+            // The writer had withdrawn its move before this end could know of it.
+            channel.input().header.path.down_at.store(1, Ordering::SeqCst);
+            left = 0;
+        }
         if left > MOST_LEFT {
             return Err(self.give_up(fd));
         }
         self.locks.set_left(left);
         Ok(Some(left))
+    }
+
+    /// The direction has not moved to a ring, as far as this end knows. None where it has moved meanwhile: the switch, and bytes
+    /// behind it, may have come since the look. The caller has the lock.
+    fn receive_before_move(
+        &self,
+        fd: c_int,
+        channel: &Channel,
+        pieces: &[Piece],
+        flags: c_int,
+    ) -> Option<Result<usize, Errno>> {
+        let path = &channel.input().header.path;
+        // A relayed direction may move to the ring and back between a look and a call: a record is not to be taken for bytes.
+        let may_come_back = channel.is_relayed() && path.down_at.load(Ordering::Acquire) == 0;
+        let looks_first = if may_come_back { libc::MSG_PEEK } else { 0 };
+        let received = kernel::receive(fd, pieces, flags & PASSED | looks_first);
+        // An end that is no longer early comes after the switch.
+        let is_early = channel.early() != 0;
+        let has_moved = path.up_at.load(Ordering::Acquire) != 0;
+        let received = match received {
+            Err(Errno::AGAIN) | Ok(0) if has_moved => return None,
+            Ok(0) if is_early => return Some(Err(Errno::AGAIN)),
+            Ok(_) if may_come_back && has_moved => return None,
+            Ok(length) if length != 0 && may_come_back && flags & libc::MSG_PEEK == 0 => {
+                self.receive_at_most(fd, pieces, flags, length as u64)
+            }
+            received => received,
+        };
+        self.settle(channel);
+        Some(note(channel, received))
     }
 
     fn receive_before_switch(&self, fd: c_int, pieces: &[Piece], flags: c_int, left: u64) -> Result<usize, Errno> {
@@ -240,8 +267,13 @@ impl Stream {
     /// Whether what is sent goes, or would go, to the ring.
     pub(crate) fn writes_to_ring(&self, channel: &Channel) -> bool {
         let path = &channel.out().header.path;
-        let may_go_up = || channel.is_accepted.load(Ordering::Acquire) && !self.is_pinned.load(Ordering::Acquire);
+        let may_go_up = || {
+            channel.is_accepted.load(Ordering::Acquire)
+                && !self.is_pinned.load(Ordering::Acquire)
+                && !channel.is_crowded.load(Ordering::Acquire)
+        };
         path.down_at.load(Ordering::Acquire) == 0
+            && !channel.leaves.load(Ordering::Acquire)
             && path.is_frozen.load(Ordering::Acquire) == 0
             && (path.up_at.load(Ordering::Acquire) != 0 || may_go_up())
     }

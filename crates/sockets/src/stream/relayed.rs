@@ -4,10 +4,13 @@
 //!
 //! * A program's orderly end goes by TCP, and so does everything that the other end may lack. The end (FIN) of a program that was
 //!   killed counts once the relay has said that all bytes are there (`is_final`).
-//! * A writer that has moved to the ring knows from the relays when the reader's slot says so (`up_seen`).
-//! * Back on TCP, a writer sends a *record* first: the connection's nonce and a position of the ring. All bytes from that position
-//!   on follow it, also those that the ring has brought already; the reader leaves those out. The writer keeps what the reader has
-//!   not said to have read, so no byte is lost whatever has become of the relays.
+//! * The relay hands on no byte of the ring before the reader's slot says where the ring begins (`Path::moved`). A writer that goes
+//!   back to TCP before that withdraws, and sends on TCP what it has put into the ring.
+//! * Otherwise it sends a *record* first: the connection's nonce and a position of the ring. All bytes from that position on follow
+//!   it, also those that the ring has brought already; the reader leaves those out. The writer keeps what the reader has not said to
+//!   have read, so no byte is lost whatever has become of the relays.
+//! * A direction moves to the ring only while TCP's queue has room for the record and a whole ring: the way back never waits for a
+//!   reader that has paused.
 
 use super::{Channel, ENDED, FIN, READY, Stream};
 use crate::kernel;
@@ -21,7 +24,9 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 /// Bytes of a record.
-pub(super) const RECORD: usize = 24;
+pub(super) const RECORD: usize = 32;
+/// Most bytes of a direction's way back to TCP.
+pub(super) const WAY_BACK: usize = RECORD + RING;
 /// Set in a record's position where the other end has lost its relay, and will take rings again.
 const COMES_BACK: u64 = 1 << 63;
 
@@ -38,32 +43,41 @@ pub(super) enum Look {
     Taken,
 }
 
+/// What a record says, after the nonce: where its writer goes on with the ring's bytes, and how many of the other direction's it has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Record {
+    position: u64,
+    received: u64,
+}
+
 /// Beginning of bytes of TCP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Front {
-    /// A record that names this position.
-    Record(u64),
+    Record(Record),
     /// What may be a record, of which a part has come.
     Part,
     Other,
 }
 
-/// The record of a channel with this nonce for a position.
-fn record(nonce: [u64; 2], position: u64) -> [u8; RECORD] {
-    let mut bytes = [0; RECORD];
-    for (place, word) in bytes.chunks_exact_mut(8).zip([nonce[0], nonce[1], position]) {
-        place.copy_from_slice(&word.to_le_bytes());
+impl Record {
+    /// Its bytes, on a channel with this nonce.
+    fn to_bytes(self, nonce: [u64; 2]) -> [u8; RECORD] {
+        let mut bytes = [0; RECORD];
+        for (place, word) in bytes.chunks_exact_mut(8).zip([nonce[0], nonce[1], self.position, self.received]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
     }
-    bytes
 }
 
 fn front(bytes: &[u8], nonce: [u64; 2]) -> Front {
-    let name = &record(nonce, 0)[..NONCE];
+    let name = &Record { position: 0, received: 0 }.to_bytes(nonce)[..NONCE];
     let len = bytes.len().min(NONCE);
-    match bytes.get(NONCE..RECORD) {
+    let word = |at: usize| bytes.get(at..at + 8).and_then(|word| word.try_into().ok()).map(u64::from_le_bytes);
+    match (word(NONCE), word(NONCE + 8)) {
         _ if bytes[..len] != name[..len] => Front::Other,
-        Some(position) => Front::Record(u64::from_le_bytes(position.try_into().unwrap_or_default())),
-        None => Front::Part,
+        (Some(position), Some(received)) => Front::Record(Record { position, received }),
+        _ => Front::Part,
     }
 }
 
@@ -82,7 +96,7 @@ impl Channel {
         if is_early && self.is_whole() { FIN | libc::POLLHUP as u32 } else { 0 }
     }
 
-    /// Whether TCP is the faster way for what is written: so much that the ring has been full again and again. What a router sends
+    /// Whether TCP is the faster way for what is written: so much that there was no room again and again. What a router sends
     /// costs a processor more for each byte than what the kernel does, and less for each message.
     pub(super) fn is_bulk(&self) -> bool {
         self.full.load(Ordering::Relaxed) >= BULK && self.is_relayed()
@@ -91,6 +105,21 @@ impl Channel {
     /// Whether TCP has an end that has overtaken bytes of the ring: the kernel would go on to report it.
     pub(crate) fn has_early_end(&self) -> bool {
         self.early() & self.kernel.load(Ordering::Acquire) != 0
+    }
+
+    /// Whether the other end's record has said that it has all that is in the ring.
+    fn peer_has_all(&self) -> bool {
+        self.peer_has.load(Ordering::Acquire) == self.out().header.producer.tail.load(Ordering::Acquire)
+    }
+
+    /// Whether the rest of what begins as a record has had time to come.
+    fn has_waited_for_rest(&self) -> bool {
+        let time = now();
+        let began = self
+            .part_since
+            .compare_exchange(0, time, Ordering::Relaxed, Ordering::Relaxed)
+            .unwrap_or_else(|since| since);
+        began != 0 && time.saturating_sub(began) > PART_NS
     }
 
     /// Whether the other end has the slot too, or has had it.
@@ -114,18 +143,26 @@ impl Stream {
             Ok(len) => len,
             Err(errno) => return Ok(Look::End(Err(errno))),
         };
-        match front(&bytes[..len], channel.slot.nonce()) {
-            Front::Record(position) => self.take_record(fd, channel, position).map(|()| Look::Taken),
-            Front::Part => Err(Errno::AGAIN),
-            Front::Other => Ok(Look::Bytes(len)),
+        let looks_like = front(&bytes[..len], channel.slot.nonce());
+        if looks_like == Front::Part && !channel.has_waited_for_rest() {
+            return Err(Errno::AGAIN);
         }
+        if let Front::Record(record) = looks_like {
+            return self.take_record(fd, channel, record).map(|()| Look::Taken);
+        }
+        // The writer has withdrawn its move: nothing is in the ring, and no record comes.
+        let input = channel.input();
+        if input.readable() == Ok(0) && input.header.consumer.head.load(Ordering::Relaxed) == 0 {
+            input.header.path.down_at.store(1, Ordering::SeqCst);
+        }
+        Ok(Look::Bytes(len))
     }
 
-    /// The ring ends here: bytes from `position` on follow on TCP.
-    fn take_record(&self, fd: c_int, channel: &Channel, position: u64) -> Result<(), Errno> {
-        let (comes_back, position) = (position & COMES_BACK != 0, position & !COMES_BACK);
-        let mut record = [0; RECORD];
-        kernel::receive(fd, &[Piece { base: record.as_mut_ptr(), len: RECORD }], 0)?;
+    /// The ring ends here: bytes from the record's position on follow on TCP.
+    fn take_record(&self, fd: c_int, channel: &Channel, record: Record) -> Result<(), Errno> {
+        let (comes_back, position) = (record.position & COMES_BACK != 0, record.position & !COMES_BACK);
+        let mut bytes = [0; RECORD];
+        kernel::receive(fd, &[Piece { base: bytes.as_mut_ptr(), len: RECORD }], 0)?;
         let input = channel.input();
         let head = input.header.consumer.head.load(Ordering::Relaxed);
         let known = head.wrapping_sub(position);
@@ -133,9 +170,11 @@ impl Stream {
             return Err(self.give_up(fd));
         }
         channel.skip.store(known, Ordering::Release);
+        channel.peer_has.store(record.received, Ordering::Release);
         input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         // The other end has left, or has lost its relay: this one goes too.
         channel.leaves.store(true, Ordering::Release);
+        channel.has_turned.store(true, Ordering::Release);
         if comes_back {
             // Its relay has gone: what is in the ring that this end writes does not arrive any more.
             channel.is_lost.store(true, Ordering::Release);
@@ -163,45 +202,44 @@ impl Stream {
 
     /// After a record has come: the direction that this end writes goes back to TCP, too. Called without locks.
     ///
-    /// Where the relay still carries what is in the ring, that waits for the program's next bytes: the other end may have closed
-    /// its socket, and answers what comes now with a reset, which the program would find at its next write; by TCP alone it would
-    /// not.
+    /// Where the other end has all that is in the ring, or the relay still carries it, that waits for the program's next bytes: the
+    /// other end may have closed its socket, and answers what comes now with a reset. The program would lose what it has not read
+    /// yet; by TCP alone it would not.
     pub(super) fn leave_after_record(&self, fd: c_int) {
-        let is_broken = |channel: &Channel| channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire);
-        let leaves = |channel: &&Channel| {
-            channel.leaves.load(Ordering::Relaxed) && is_broken(channel) && channel.leaves.swap(false, Ordering::AcqRel)
-        };
-        let Some(channel) = self.channel().filter(leaves) else { return };
-        self.leave(fd, channel);
-        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
-        self.wake_own_waiters();
+        let Some(channel) = self.channel().filter(|channel| channel.leaves.load(Ordering::Relaxed)) else { return };
+        let is_broken = channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire);
+        let leaves_now = is_broken && !channel.peer_has_all() && channel.leaves.swap(false, Ordering::AcqRel);
+        if leaves_now {
+            self.leave(fd, channel);
+        }
+        if leaves_now || channel.has_turned.swap(false, Ordering::AcqRel) {
+            self.tell_of_path();
+        }
     }
 
     /// Moves the direction that this end writes back to TCP: a record, and all bytes that the other end has not said to have read.
-    /// The caller has the lock.
+    /// Where no byte of the ring has been handed on there is no record: the other end takes what comes for bytes of TCP, whether or
+    /// not it knows of the ring. The caller has the lock.
     pub(super) fn send_record(&self, fd: c_int, channel: &Channel) {
         let ring = channel.out();
         let path = &ring.header.path;
-        if !is_up_seen(channel) {
-            // Whether the reader would know a record nobody can tell: better an end than a wrong byte.
-            self.give_up(fd);
-            return;
-        }
-        let mut bytes = vec![0; RECORD + RING];
+        let record_len = if path.withdraw_move() { 0 } else { RECORD };
+        let mut bytes = vec![0; record_len + RING];
         // The relay may move the position meanwhile: the record and the bytes are of one.
         let head = ring.header.consumer.head.load(Ordering::Acquire);
-        let Ok(kept) = ring.copy_from(head, bytes[RECORD..].as_mut_ptr()) else {
+        let Ok(kept) = ring.copy_from(head, bytes[record_len..].as_mut_ptr()) else {
             self.give_up(fd);
             return;
         };
         let position = if self.comes_back() { head | COMES_BACK } else { head & !COMES_BACK };
-        bytes[..RECORD].copy_from_slice(&record(channel.slot.nonce(), position));
-        bytes.truncate(RECORD + kept);
+        let received = channel.input().header.producer.tail.load(Ordering::Acquire);
+        let record = Record { position, received }.to_bytes(channel.slot.nonce());
+        bytes[..record_len].copy_from_slice(&record[..record_len]);
+        bytes.truncate(record_len + kept);
         path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         fence(Ordering::SeqCst);
         channel.link.signal(&ring.header.reader);
-        // All of it fits TCP's own queue then, whether or not the reader takes it.
-        kernel::make_room(fd, bytes.len());
+        // TCP has had room for all of it since the direction has moved to the ring.
         if super::switch::send_all(fd, &mut bytes).is_err() {
             // The bytes cannot be had by the reader any more: better an end than a gap.
             self.give_up(fd);
@@ -224,12 +262,13 @@ impl Stream {
         self.pin_for_now(Reason::Relay);
         channel.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
-        if let Some(fd) = crate::table::descriptor_of(self) {
+        if channel.peer_has_all() {
+            channel.leaves.store(true, Ordering::Release);
+        } else if let Some(fd) = crate::table::descriptor_of(self) {
             self.leave(fd, channel);
         }
         channel.note_kernel(READY);
-        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
-        self.wake_own_waiters();
+        self.tell_of_path();
     }
 
     /// Whether what TCP has is no more than an end that has overtaken bytes of the ring.
@@ -247,28 +286,12 @@ impl Stream {
     }
 }
 
-/// Waits until the reader at the other end knows that the direction has moved to the ring, as long as a relay may tell.
-fn is_up_seen(channel: &Channel) -> bool {
-    let path = &channel.out().header.path;
-    let begin = now();
-    loop {
-        let cannot_tell = channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire);
-        if path.up_seen.load(Ordering::Acquire) != 0 {
-            return true;
-        }
-        if cannot_tell || now() - begin > SEEN_NS {
-            return false;
-        }
-        std::thread::sleep(std::time::Duration::from_micros(20));
-    }
-}
-
-/// Times that a ring has been full, after which its stream goes by TCP: some megabytes without a pause.
+/// Times that a ring has been full, or TCP's queue too long for one, after which a stream goes by TCP: some megabytes without a pause.
 const BULK: u32 = 32;
 /// Bytes of a record that name the connection.
 const NONCE: usize = 16;
-/// Longest wait for the other end to see a move to the ring.
-const SEEN_NS: u64 = 1_000_000_000;
+/// Longest wait for the rest of what begins as a record.
+const PART_NS: u64 = 2_000_000_000;
 
 #[cfg(test)]
 mod tests {
@@ -277,9 +300,10 @@ mod tests {
     #[test]
     fn what_may_be_a_record_waits_for_the_rest() {
         let nonce = [0x0102_0304_0506_0708, 0x1112_1314_1516_1718];
-        let whole = [&record(nonce, 7)[..], b"abc"].concat();
+        let record = Record { position: 7, received: 8 };
+        let whole = [&record.to_bytes(nonce)[..], b"abc"].concat();
         for len in 1..=whole.len() {
-            let expected = if len < RECORD { Front::Part } else { Front::Record(7) };
+            let expected = if len < RECORD { Front::Part } else { Front::Record(record) };
             assert_eq!(front(&whole[..len], nonce), expected, "{len}");
         }
         for wrong in 0..NONCE {

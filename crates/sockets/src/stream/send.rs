@@ -61,12 +61,15 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         let held = self.locks.tx.lock();
         let channel = self.channel().filter(|_| !self.is_shut[Way::Out as usize].load(Ordering::Relaxed))?;
-        let ring = channel.out();
+        let (ring, was_crowded) = (channel.out(), channel.is_crowded.load(Ordering::Relaxed));
         if !self.is_on_ring(fd, channel, &ring) || ring.free() == Ok(0) {
+            drop(held);
+            self.tell_of_crowd(channel, was_crowded);
             return None;
         }
         let filled = ring.write_by(most, fill).ok()?;
         drop(held);
+        self.tell_of_crowd(channel, was_crowded);
         channel.link.signal(&ring.header.reader);
         Some(filled)
     }
@@ -84,7 +87,7 @@ impl Stream {
             }
             return sent;
         };
-        let ring = channel.out();
+        let (ring, was_crowded) = (channel.out(), channel.is_crowded.load(Ordering::Relaxed));
         let is_down = || ring.header.path.down_at.load(Ordering::Relaxed) != 0;
         let was_down = is_down();
         if !self.is_on_ring(fd, channel, &ring) {
@@ -97,10 +100,9 @@ impl Stream {
             let has_sent_record =
                 has_moved && channel.is_relayed() && ring.header.path.up_at.load(Ordering::Relaxed) != 0;
             if has_moved {
-                // Who waits for space waits for the kernel's from now on.
-                self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
-                self.wake_own_waiters();
+                self.tell_of_path();
             }
+            self.tell_of_crowd(channel, was_crowded);
             self.settle(channel);
             return match sent {
                 // A closed peer has answered the record, which went before these bytes, not them: by TCP they would have been taken.
@@ -114,11 +116,25 @@ impl Stream {
         }
         let sent = write(channel, pieces).map_err(|Corrupt| self.give_up(fd))?;
         drop(held);
+        self.tell_of_crowd(channel, was_crowded);
         if sent == 0 {
             return Err(Errno::AGAIN);
         }
         channel.link.signal(&ring.header.reader);
         Ok(sent)
+    }
+
+    /// Who waits for space waits for the kernel's from now on, or for the ring's.
+    pub(super) fn tell_of_path(&self) {
+        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
+        self.wake_own_waiters();
+    }
+
+    /// Likewise, where TCP's queue has become too long for a move to the ring, or short enough.
+    fn tell_of_crowd(&self, channel: &Channel, was_crowded: bool) {
+        if channel.is_crowded.load(Ordering::Relaxed) != was_crowded {
+            self.tell_of_path();
+        }
     }
 
     /// Ends a connection whose other end has written nonsense into the shared memory.

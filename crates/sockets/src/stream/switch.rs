@@ -1,6 +1,7 @@
 //! Moving a stream to rings, and back to TCP.
 
-use super::{Channel, ENDED, FIN, Stream};
+use super::relayed::{Look, WAY_BACK};
+use super::{Channel, ENDED, FIN, Stream, UNKNOWN};
 use crate::kernel;
 use crate::process::Link;
 use crate::spin::now;
@@ -157,7 +158,11 @@ impl Stream {
             full: AtomicU32::new(0),
             looked: AtomicU64::new(0),
             skip: AtomicU64::new(0),
+            is_crowded: AtomicBool::new(false),
+            peer_has: AtomicU64::new(UNKNOWN),
+            part_since: AtomicU64::new(0),
             leaves: AtomicBool::new(false),
+            has_turned: AtomicBool::new(false),
             is_lost: AtomicBool::new(false),
         });
         channel.input().header.reader.index.store(self.index, Ordering::Relaxed);
@@ -189,8 +194,7 @@ impl Stream {
 
     fn uninstall(&self) {
         self.channel.store(std::ptr::null_mut(), Ordering::SeqCst);
-        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
-        self.wake_own_waiters();
+        self.tell_of_path();
     }
 
     /// The other end has taken the rings.
@@ -244,6 +248,14 @@ impl Stream {
         }
         if self.is_pinned.load(Ordering::Acquire) || !channel.is_accepted.load(Ordering::Acquire) {
             return false;
+        }
+        if channel.is_relayed() {
+            let is_crowded = !kernel::has_room(fd, WAY_BACK);
+            channel.is_crowded.store(is_crowded, Ordering::Release);
+            if is_crowded {
+                channel.full.fetch_add(1, Ordering::AcqRel);
+                return false;
+            }
         }
         let Some(written) = kernel::written(fd, self.has_connected) else { return false };
         path.up_at.store(written + 1, Ordering::SeqCst);
@@ -307,8 +319,7 @@ impl Stream {
         self.pin(Reason::PeerLeft);
         let Some(fd) = crate::table::descriptor_of(self) else { return };
         self.leave(fd, channel);
-        self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
-        self.wake_own_waiters();
+        self.tell_of_path();
     }
 
     /// Moves both directions to TCP for good, so that the descriptor can be used without this library: by a child, another program,
@@ -355,15 +366,19 @@ impl Stream {
         let index = ring.header.writer.index.load(Ordering::Relaxed);
         let told = Message::Down { index }.send(channel.link.socket(), &[]);
         let begin = now();
+        // What another host's writer has on its way is nowhere else.
+        let longest = if channel.is_relayed() { RELAYED_FREEZE_NS } else { FREEZE_NS };
+        let mut has_ended = false;
         while path.down_at.load(Ordering::Acquire) == 0 {
             let is_cut = told.is_err() || channel.link.is_dead();
-            if is_cut && !channel.is_relayed()
-                || path.is_final.load(Ordering::Acquire) != 0
-                || now() - begin > FREEZE_NS
-            {
+            // Nothing is handed on to a reader that has not seen the move.
+            let has_stayed = path.up_at.load(Ordering::Acquire) == 0
+                && (channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire));
+            let is_settled = has_ended || has_stayed || path.is_final.load(Ordering::Acquire) != 0;
+            if is_settled || is_cut && !channel.is_relayed() || now() - begin > longest {
                 // It is dead, or stopped: what is in the ring can still be read here.
                 path.is_frozen.store(0, Ordering::SeqCst);
-                if channel.is_relayed() && path.is_final.load(Ordering::Acquire) == 0 {
+                if channel.is_relayed() && !is_settled {
                     // Its record may come when nobody knows it.
                     self.give_up(fd);
                 }
@@ -371,11 +386,12 @@ impl Stream {
             }
             // A relayed writer's record comes by TCP.
             if self.locks.left() == Some(0) {
-                let _ = self.look_for_record(fd, channel);
+                let look = self.look_for_record(fd, channel);
+                has_ended = matches!(look, Ok(Look::End(end)) if end != Err(Errno::AGAIN));
             }
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
-        while self.skip_known(fd, channel) == Err(Errno::AGAIN) && now() - begin < FREEZE_NS {
+        while self.skip_known(fd, channel) == Err(Errno::AGAIN) && now() - begin < longest {
             std::thread::sleep(std::time::Duration::from_micros(50));
         }
     }
@@ -418,3 +434,4 @@ const FIRST_PAUSE_NS: u64 = 1_000_000;
 const AGAIN_PAUSE_NS: u64 = 100_000_000;
 /// Longest wait for a peer to go back to TCP.
 const FREEZE_NS: u64 = 1_000_000_000;
+const RELAYED_FREEZE_NS: u64 = 10_000_000_000;

@@ -3,7 +3,7 @@
 //! One slot for a connection: a header and two rings of bytes, one for each direction. Both processes can write all of it, so
 //! nothing in it is believed: positions are clamped, and no length, offset or identifier is used without a check.
 
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Bytes of a ring; a power of two. Small enough that both rings of a busy connection stay in a level 2 cache.
 pub const RING: usize = 128 << 10;
@@ -62,8 +62,46 @@ pub struct Path {
     pub is_frozen: AtomicU32,
     /// Whether the writer has shut the direction down, or closed its socket: what is in the ring cannot go by TCP any more.
     pub is_final: AtomicU32,
-    /// Of a relayed connection: whether the reader's slot has `up_at`.
-    pub up_seen: AtomicU32,
+    /// Of a relayed connection, a [`Move`]: the relay and the writer settle here whether bytes of the ring are handed on.
+    pub moved: AtomicU32,
+}
+
+/// A relayed direction's move to the ring, between the writer's word of it (`up_at`) and the reader's.
+///
+/// The relay hands on no byte before the reader's slot has `up_at`, and none if the writer has withdrawn by then. So a writer that
+/// goes back to TCP knows whether its reader waits for a record, also where the relay has ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u32)]
+pub enum Move {
+    /// Nobody has settled it.
+    Open = 0,
+    /// The reader's slot has `up_at`.
+    Seen = 1,
+    /// The direction has stayed on TCP.
+    Withdrawn = 2,
+}
+
+impl Path {
+    /// The reader's slot has `up_at`: the relay may hand bytes on, unless this returns false.
+    pub fn see_move(&self) -> bool {
+        self.settle(Move::Seen)
+    }
+
+    /// The writer goes back to TCP: no byte has been handed on, and none will be, unless this returns false.
+    pub fn withdraw_move(&self) -> bool {
+        self.settle(Move::Withdrawn)
+    }
+
+    /// Whether the writer has withdrawn.
+    pub fn is_withdrawn(&self) -> bool {
+        self.moved.load(Ordering::Acquire) == Move::Withdrawn as u32
+    }
+
+    fn settle(&self, as_what: Move) -> bool {
+        let settled =
+            self.moved.compare_exchange(Move::Open as u32, as_what as u32, Ordering::SeqCst, Ordering::SeqCst);
+        settled.is_ok()
+    }
 }
 
 /// Waiters at one end of a direction: the connection's index there, and the waiters' numbers plus one.
