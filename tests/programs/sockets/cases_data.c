@@ -205,6 +205,41 @@ int case_urgent_data(void) {
     return 0;
 }
 
+// What a call cannot take it refuses as the kernel does, before or after the bytes.
+int case_wrong_arguments(void) {
+    struct pair p = connected();
+    char bytes[4] = {0};
+    // The compiler is not to know, and to warn.
+    struct iovec part = {bytes, 1}, many[IOV_MAX + 1], *volatile none = NULL;
+    volatile int less_than_none = -1;
+    for (int i = 0; i <= IOV_MAX; i++) many[i] = part;
+    send_all(p.a, "abc", 3);
+    CHECK(readv(p.b, none, 1) == -1 && errno == EFAULT);
+    CHECK(readv(p.b, many, IOV_MAX + 1) == -1 && errno == EINVAL);
+    CHECK(writev(p.a, many, less_than_none) == -1 && errno == EINVAL);
+    struct msghdr message = {.msg_iovlen = 1};
+    CHECK(recvmsg(p.b, &message, 0) == -1 && errno == EFAULT);
+    CHECK(sendmsg(p.a, &message, 0) == -1 && errno == EFAULT);
+    message = (struct msghdr){.msg_iov = many, .msg_iovlen = IOV_MAX + 1};
+    CHECK(recvmsg(p.b, &message, 0) == -1 && errno == EMSGSIZE);
+    CHECK(sendmsg(p.a, &message, 0) == -1 && errno == EMSGSIZE);
+    struct sockaddr_in name;
+    message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_name = &name, .msg_namelen = -1};
+    CHECK(recvmsg(p.b, &message, 0) == -1 && errno == EINVAL);
+    CHECK(sendmsg(p.a, &message, 0) == -1 && errno == EINVAL);
+    // Nobody asks for a name: its length is not touched.
+    message = (struct msghdr){.msg_iov = &part, .msg_iovlen = 1, .msg_namelen = 77};
+    CHECK(recvmsg(p.b, &message, 0) == 1 && bytes[0] == 'a' && message.msg_namelen == 77);
+    socklen_t len = 77;
+    CHECK(recvfrom(p.b, bytes, 1, MSG_PEEK, NULL, &len) == 1 && len == 77);
+    CHECK(recvfrom(p.b, bytes, 1, MSG_PEEK, (struct sockaddr *)&name, &len) == 1 && len == 0);
+    len = -1;
+    // The byte has gone all the same.
+    CHECK(recvfrom(p.b, bytes, 1, 0, (struct sockaddr *)&name, &len) == -1 && errno == EINVAL);
+    CHECK(recv(p.b, bytes, 4, 0) == 1 && bytes[0] == 'c');
+    return 0;
+}
+
 // stdio reads and writes by functions of its own.
 int case_standard_streams(void) {
     struct pair p = connected();

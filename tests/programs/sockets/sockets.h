@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -60,7 +61,7 @@ double processor_seconds(void);
 
 #define CASES(X)                                                                                                       \
     X(bytes_both_ways) X(many_pieces) X(peek_wait_all_and_truncate) X(full_and_drained) X(files) X(messages_at_once)   \
-    X(counts_of_ioctl) X(urgent_data) X(standard_streams)                                                              \
+    X(counts_of_ioctl) X(urgent_data) X(wrong_arguments) X(standard_streams)                                                              \
     X(half_close) X(answer_and_close) X(answer_before_reset) X(close_with_unread_data) X(shutdown_of_reading) X(killed_peer) X(broken_pipe) X(duplicates)         \
     X(forked_child_goes_on) X(program_inherits) X(spawned_program_reads) X(passed_descriptor) \
     X(peer_without_library) X(vfork_closes) X(children_own_connections) X(parent_keeps_connection)                     \

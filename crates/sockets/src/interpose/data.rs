@@ -40,7 +40,7 @@ replace! {
     fn recvfrom(
         fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int, from: *mut sockaddr, from_len: *mut socklen_t,
     ) -> ssize_t {
-        receive(fd, buffer, count, flags).inspect(|_| no_name(from_len))
+        receive(fd, buffer, count, flags).map(|received| without_name(received, from, from_len))
             .unwrap_or_else(|| real::recvfrom(fd, buffer, count, flags, from, from_len))
     }
 
@@ -48,7 +48,7 @@ replace! {
         fd: c_int, buffer: *mut c_void, count: size_t, room: size_t, flags: c_int, from: *mut sockaddr,
         from_len: *mut socklen_t,
     ) -> ssize_t {
-        checked(fd, buffer, count, room, flags).inspect(|_| no_name(from_len))
+        checked(fd, buffer, count, room, flags).map(|received| without_name(received, from, from_len))
             .unwrap_or_else(|| real::__recvfrom_chk(fd, buffer, count, room, flags, from, from_len))
     }
 
@@ -63,12 +63,16 @@ replace! {
     }
 
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        with_stream(fd, |stream| received(stream, fd, parts, count as usize, 0))
+        with_stream(fd, |stream| {
+            value(pieces(parts, count as usize, Errno::INVAL).and_then(|pieces| stream.receive(fd, pieces, 0)))
+        })
             .unwrap_or_else(|| real::readv(fd, parts, count))
     }
 
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        with_stream(fd, |stream| sent(stream, fd, parts, count as usize, 0))
+        with_stream(fd, |stream| {
+            value(pieces(parts, count as usize, Errno::INVAL).and_then(|pieces| stream.send(fd, pieces, 0)))
+        })
             .unwrap_or_else(|| real::writev(fd, parts, count))
     }
 
@@ -139,21 +143,15 @@ fn send_one(fd: c_int, buffer: *const c_void, count: size_t, flags: c_int) -> Op
     with_stream(fd, |stream| value(stream.send(fd, &[Piece { base: buffer.cast_mut().cast(), len: count }], flags)))
 }
 
-/// The pieces of a list; none where it is longer than the kernel takes.
-fn pieces<'a>(parts: *const iovec, count: usize) -> Option<&'a [Piece]> {
-    if count == 0 || parts.is_null() {
-        return (count == 0).then_some(&[]);
+/// The pieces of a list. Where it is longer than the kernel takes that is `too_long`, which is not the same for all calls.
+fn pieces<'a>(parts: *const iovec, count: usize, too_long: Errno) -> Result<&'a [Piece], Errno> {
+    match count {
+        0 => Ok(&[]),
+        _ if count > libc::UIO_MAXIOV as usize => Err(too_long),
+        _ if parts.is_null() => Err(Errno::FAULT),
+        // SAFETY: the program hands so many; a piece has the layout of an iovec.
+        _ => Ok(unsafe { std::slice::from_raw_parts(parts.cast(), count) }),
     }
-    // SAFETY: the program hands so many; a piece has the layout of an iovec.
-    (count <= libc::UIO_MAXIOV as usize).then(|| unsafe { std::slice::from_raw_parts(parts.cast(), count) })
-}
-
-fn received(stream: &Stream, fd: c_int, parts: *const iovec, count: usize, flags: c_int) -> ssize_t {
-    value(pieces(parts, count).ok_or(Errno::INVAL).and_then(|pieces| stream.receive(fd, pieces, flags)))
-}
-
-fn sent(stream: &Stream, fd: c_int, parts: *const iovec, count: usize, flags: c_int) -> ssize_t {
-    value(pieces(parts, count).ok_or(Errno::INVAL).and_then(|pieces| stream.send(fd, pieces, flags)))
 }
 
 fn received_message(stream: &Stream, fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -162,12 +160,15 @@ fn received_message(stream: &Stream, fd: c_int, message: *mut msghdr, flags: c_i
     }
     // SAFETY: the program hands a message.
     let message = unsafe { &mut *message };
-    let result = received(stream, fd, message.msg_iov, message.msg_iovlen, flags);
-    if result >= 0 {
+    let received = pieces_of(message).and_then(|pieces| stream.receive(fd, pieces, flags));
+    if received.is_ok() {
         // As TCP: no name and no control messages.
-        (message.msg_namelen, message.msg_controllen, message.msg_flags) = (0, 0, 0);
+        (message.msg_controllen, message.msg_flags) = (0, 0);
+        if !message.msg_name.is_null() {
+            message.msg_namelen = 0;
+        }
     }
-    result
+    value(received)
 }
 
 fn sent_message(stream: &Stream, fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
@@ -176,7 +177,15 @@ fn sent_message(stream: &Stream, fd: c_int, message: *const msghdr, flags: c_int
     }
     // SAFETY: the program hands a message.
     let message = unsafe { &*message };
-    sent(stream, fd, message.msg_iov, message.msg_iovlen, flags)
+    value(pieces_of(message).and_then(|pieces| stream.send(fd, pieces, flags)))
+}
+
+/// The pieces of a message, with the checks of the kernel's `copy_msghdr_from_user`.
+fn pieces_of(message: &msghdr) -> Result<&[Piece], Errno> {
+    if !message.msg_name.is_null() && message.msg_namelen.cast_signed() < 0 {
+        return Err(Errno::INVAL);
+    }
+    pieces(message.msg_iov, message.msg_iovlen, Errno::MSGSIZE)
 }
 
 /// Calls `call` for each message until one fails or comes short; returns how many were done.
@@ -202,11 +211,19 @@ fn each_message(
     })
 }
 
-/// Connections have no names to tell.
-fn no_name(len: *mut socklen_t) {
+/// The value of a call that also tells a name, where the program asks for it: connections have none to tell.
+fn without_name(received: ssize_t, name: *mut sockaddr, len: *mut socklen_t) -> ssize_t {
+    if received < 0 || name.is_null() {
+        return received;
+    }
     // SAFETY: the program hands a length, or NULL.
-    if let Some(len) = unsafe { len.as_mut() } {
-        *len = 0;
+    match unsafe { len.as_mut() } {
+        None => errno::minus_one(Errno::FAULT),
+        Some(len) if len.cast_signed() < 0 => errno::minus_one(Errno::INVAL),
+        Some(len) => {
+            *len = 0;
+            received
+        }
     }
 }
 
