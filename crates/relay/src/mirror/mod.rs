@@ -101,9 +101,11 @@ impl Mirror {
         self.heard.is_final || self.heard.down_at != 0
     }
 
-    /// The process has ended. What it has written is still handed on.
+    /// The process has ended. What it has written is still handed on; nobody goes back to TCP with it any more, so that needs no
+    /// word of the other end.
     pub(crate) fn orphan(&mut self) {
         self.is_orphan = true;
+        self.is_open |= self.out().header.path.see_move();
     }
 
     /// Whether nothing more is to be told to, or heard from, the other end.

@@ -225,6 +225,18 @@ fn bytes_wait_for_the_other_ends_word_until_the_writer_withdraws() {
 }
 
 #[test]
+fn the_last_bytes_of_a_killed_process_wait_for_nobody() {
+    let (mut writer, mut reader, mut there) = (End::new(0), End::new(1), Wire::default());
+    writer.mirror.out().header.path.up_at.store(1, SeqCst);
+    assert_eq!(writer.write(&[1; 100]), 100);
+    writer.mirror.orphan();
+    there.pump(&mut writer, usize::MAX);
+    while there.deliver(&mut reader).is_some() {}
+    assert_eq!(reader.read(200).len(), 100);
+    assert!(reader.mirror.has_heard_end());
+}
+
+#[test]
 fn a_writer_that_waits_for_space_hears_of_it() {
     let (mut writer, mut reader, mut there, mut back) = moved();
     for _ in 0..100 {
