@@ -10,6 +10,28 @@ use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+/// Where the bytes of a direction go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Outlet {
+    /// To the ring, or as soon as the other end has the slot.
+    Ring,
+    /// To TCP, until its queue is short enough for a move.
+    Crowded,
+    Tcp,
+}
+
+impl Outlet {
+    fn of(channel: &Channel) -> Self {
+        if channel.out().header.path.down_at.load(Ordering::Relaxed) != 0 {
+            Self::Tcp
+        } else if channel.is_crowded.load(Ordering::Relaxed) {
+            Self::Crowded
+        } else {
+            Self::Ring
+        }
+    }
+}
+
 impl Stream {
     /// Sends the pieces as `sendmsg` with `flags` does: all of them, or what fits now where the socket does not wait.
     pub(crate) fn send(&self, fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize, Errno> {
@@ -61,15 +83,15 @@ impl Stream {
     ) -> Option<Result<usize, Errno>> {
         let held = self.locks.tx.lock();
         let channel = self.channel().filter(|_| !self.is_shut[Way::Out as usize].load(Ordering::Relaxed))?;
-        let (ring, was_crowded) = (channel.out(), channel.is_crowded.load(Ordering::Relaxed));
+        let (ring, before) = (channel.out(), Outlet::of(channel));
         if !self.is_on_ring(fd, channel, &ring) || ring.free() == Ok(0) {
             drop(held);
-            self.tell_of_crowd(channel, was_crowded);
+            self.tell_of_outlet(channel, before);
             return None;
         }
         let filled = ring.write_by(most, fill).ok()?;
         drop(held);
-        self.tell_of_crowd(channel, was_crowded);
+        self.tell_of_outlet(channel, before);
         channel.link.signal(&ring.header.reader);
         Some(filled)
     }
@@ -87,22 +109,18 @@ impl Stream {
             }
             return sent;
         };
-        let (ring, was_crowded) = (channel.out(), channel.is_crowded.load(Ordering::Relaxed));
-        let is_down = || ring.header.path.down_at.load(Ordering::Relaxed) != 0;
-        let was_down = is_down();
+        let (ring, before) = (channel.out(), Outlet::of(channel));
         if !self.is_on_ring(fd, channel, &ring) {
             let sent = kernel::send(fd, pieces, flags & PASSED);
             if sent == Err(Errno::CONNRESET) {
                 channel.note_kernel(ENDED);
             }
             drop(held);
-            let has_moved = is_down() && !was_down;
-            let has_sent_record =
-                has_moved && channel.is_relayed() && ring.header.path.up_at.load(Ordering::Relaxed) != 0;
-            if has_moved {
-                self.tell_of_path();
-            }
-            self.tell_of_crowd(channel, was_crowded);
+            let has_sent_record = before != Outlet::Tcp
+                && Outlet::of(channel) == Outlet::Tcp
+                && channel.is_relayed()
+                && ring.header.path.up_at.load(Ordering::Relaxed) != 0;
+            self.tell_of_outlet(channel, before);
             self.settle(channel);
             return match sent {
                 // A closed peer has answered the record, which went before these bytes, not them: by TCP they would have been taken.
@@ -116,7 +134,7 @@ impl Stream {
         }
         let sent = write(channel, pieces).map_err(|Corrupt| self.give_up(fd))?;
         drop(held);
-        self.tell_of_crowd(channel, was_crowded);
+        self.tell_of_outlet(channel, before);
         if sent == 0 {
             return Err(Errno::AGAIN);
         }
@@ -130,9 +148,9 @@ impl Stream {
         self.wake_own_waiters();
     }
 
-    /// Likewise, where TCP's queue has become too long for a move to the ring, or short enough.
-    fn tell_of_crowd(&self, channel: &Channel, was_crowded: bool) {
-        if channel.is_crowded.load(Ordering::Relaxed) != was_crowded {
+    /// Likewise, if the way out is another than before.
+    fn tell_of_outlet(&self, channel: &Channel, before: Outlet) {
+        if Outlet::of(channel) != before {
             self.tell_of_path();
         }
     }
