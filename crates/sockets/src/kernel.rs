@@ -200,3 +200,36 @@ const CLOSE_WAIT: u8 = 8;
 const LAST_ACK: u8 = 9;
 const CLOSING: u8 = 11;
 const TRIES: u32 = 100;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{ErrorKind, Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsRawFd;
+    use std::time::Instant;
+
+    #[test]
+    fn a_queue_has_room_unless_its_reader_pauses() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+        let mut writer = TcpStream::connect(listener.local_addr().expect("it is bound")).expect("it listens");
+        let (mut reader, _) = listener.accept().expect("it is connected");
+        let has_room = |writer: &TcpStream| has_room(writer.as_raw_fd(), 128 << 10);
+        assert!(has_room(&writer));
+        writer.set_nonblocking(true).expect("a socket can");
+        let full = std::iter::repeat_with(|| writer.write(&[0; 1 << 16])).find_map(Result::err).expect("it ends");
+        assert_eq!(full.kind(), ErrorKind::WouldBlock);
+        assert!(!has_room(&writer));
+        reader.set_read_timeout(Some(Duration::from_millis(10))).expect("a socket has one");
+        let begin = Instant::now();
+        let mut bytes = vec![0; 1 << 20];
+        while !has_room(&writer) {
+            assert!(begin.elapsed() < Duration::from_secs(10), "the reader has read on");
+            // All may have been read before the writer hears of it.
+            match reader.read(&mut bytes) {
+                Ok(length) => assert_ne!(length, 0, "the writer lives"),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+            }
+        }
+    }
+}

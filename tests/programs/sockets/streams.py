@@ -242,11 +242,11 @@ FILLED = 16 << 20
 
 def fill(port, connections):
     """Sends to readers that pause until there is no room, and the rest when they go on."""
-    with listener(int(port)) as listening:
-        socks = [listening.accept()[0] for _ in range(int(connections))]
+    listening = listener(int(port))
+    socks = [listening.accept()[0] for _ in range(int(connections))]
     ends = []
     for n, sock in enumerate(socks):
-        # Some have used the connection before, and some find it as it begins.
+        # Some have moved to rings before, and some can do so only when TCP's queue is full.
         if n % 2:
             [sock.sendall(sock.recv(16)) for _ in range(8)]
         out, left, tries = Bytes(f"filled {n}"), FILLED, 0
@@ -265,19 +265,25 @@ def fill(port, connections):
         sock.setblocking(True)
         sock.sendall(piece)
         sock.sendall(out.take(left - len(piece)))
-        sock.shutdown(socket.SHUT_WR)
+        if sock not in socks[1::2]:
+            assert sock.recv(8, socket.MSG_WAITALL) == b"12345678"
+        # The reader may have something to say of the way back, to a socket that is closed by then.
+        sock.close()
     # Its endpoint ends with it, and what is on its way with that.
-    for sock, *_ in ends:
-        assert sock.recv(1) == b""
+    listening.accept()
 
 
 def pause(address, port, connections, path):
     """Readers that pause until the file exists."""
     socks = [socket.create_connection((address, int(port))) for _ in range(int(connections))]
-    for sock in socks[1::2]:
-        for _ in range(8):
-            sock.sendall(b"word")
-            assert sock.recv(4) == b"word"
+    for n, sock in enumerate(socks):
+        for digit in b"12345678":
+            if n % 2:
+                sock.sendall(b"word")
+                assert sock.recv(4) == b"word"
+            else:
+                sock.sendall(bytes([digit]))
+                time.sleep(0.02)
     while not os.path.exists(path):
         time.sleep(0.01)
     for n, sock in enumerate(socks):
@@ -288,6 +294,7 @@ def pause(address, port, connections, path):
             got += len(piece)
         if got != FILLED:
             raise ValueError(f"{n}: {got} bytes of {FILLED}")
+    socket.create_connection((address, int(port))).close()
     print(f"{len(socks)} streams are right", flush=True)
 
 

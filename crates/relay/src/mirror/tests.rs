@@ -201,7 +201,7 @@ proptest! {
     }
 }
 
-/// Who waits for such a stream asks for nothing more of a peer that may have gone.
+/// Such bytes cause no traffic by which a peer that has gone would be noticed: the relay has to limit the wait.
 #[test]
 fn bytes_wait_for_the_other_ends_word_until_the_writer_withdraws() {
     for withdraws in [false, true] {

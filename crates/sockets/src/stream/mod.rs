@@ -109,7 +109,7 @@ pub(crate) struct Channel {
     peer_has: AtomicU64,
     /// A record has come: this end leaves the ring too.
     leaves: AtomicBool,
-    /// Who waits for space has not been told of that yet.
+    /// Waiters for space have not been told of that yet.
     has_turned: AtomicBool,
     /// The relay has lost the way to the other end: nothing more comes into the ring.
     is_lost: AtomicBool,

@@ -43,7 +43,8 @@ pub(super) enum Look {
     Taken,
 }
 
-/// What a record says, after the nonce: where its writer goes on with the ring's bytes, and how many of the other direction's it has.
+/// Content of a record after the nonce: the ring's position from which bytes follow on TCP, and the number of bytes that the record's
+/// writer has of the other direction's ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Record {
     position: u64,

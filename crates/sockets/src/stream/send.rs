@@ -142,7 +142,7 @@ impl Stream {
         Ok(sent)
     }
 
-    /// Who waits for space waits for the kernel's from now on, or for the ring's.
+    /// Lets waiters for space wait for the kernel's from now on, or for the ring's.
     pub(super) fn tell_of_path(&self) {
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
         self.wake_own_waiters();

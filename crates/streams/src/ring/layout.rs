@@ -73,7 +73,7 @@ pub struct Path {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u32)]
 pub enum Move {
-    /// Nobody has settled it.
+    /// Not settled yet.
     Open = 0,
     /// The reader's slot has `up_at`.
     Seen = 1,
@@ -82,12 +82,12 @@ pub enum Move {
 }
 
 impl Path {
-    /// The reader's slot has `up_at`: the relay may hand bytes on, unless this returns false.
+    /// Settles the move as seen: the reader's slot has `up_at`, and the relay hands bytes on. False where it is settled already.
     pub fn see_move(&self) -> bool {
         self.settle(Move::Seen)
     }
 
-    /// The writer goes back to TCP: no byte has been handed on, and none will be, unless this returns false.
+    /// Settles the move as withdrawn: no byte of the ring has been handed on, and none will be. False where it is settled already.
     pub fn withdraw_move(&self) -> bool {
         self.settle(Move::Withdrawn)
     }
@@ -97,9 +97,8 @@ impl Path {
         self.moved.load(Ordering::Acquire) == Move::Withdrawn as u32
     }
 
-    fn settle(&self, as_what: Move) -> bool {
-        let settled =
-            self.moved.compare_exchange(Move::Open as u32, as_what as u32, Ordering::SeqCst, Ordering::SeqCst);
+    fn settle(&self, how: Move) -> bool {
+        let settled = self.moved.compare_exchange(Move::Open as u32, how as u32, Ordering::SeqCst, Ordering::SeqCst);
         settled.is_ok()
     }
 }
