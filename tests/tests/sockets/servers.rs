@@ -62,7 +62,7 @@ fn program(name: &str) -> String {
 #[test]
 fn node_serves_and_asks() {
     let lab = Lab::start();
-    let (server, requests) = (program("server.js"), rounds(2000, 50_000).to_string());
+    let (server, requests) = (program("server.js"), rounds(10_000, 50_000).to_string());
     let served = Served::start(&lab, &["node", &server, "serve", &PORT.to_string()]);
     served.ask_both_ways(&["node", &server, "ask", SERVER, &PORT.to_string(), &requests], "all answers are right");
     served.end();
@@ -85,7 +85,7 @@ fn memcached_serves_with_threads() {
     let port = PORT.to_string();
     let served = Served::start(&lab, &["memcached", "-u", "nobody", "-p", &port, "-l", SERVER, "-t", "2"]);
     let servers = format!("--servers={SERVER}:{PORT}");
-    let number = format!("--execute-number={}", rounds(2000, 50_000));
+    let number = format!("--execute-number={}", rounds(10_000, 50_000));
     for test in ["--test=set", "--test=get"] {
         served.ask_both_ways(&["memcslap", &servers, "--concurrency=4", &number, test], "keys by");
     }
