@@ -133,11 +133,16 @@ impl Controller for Hpcc {
         let first = most.min(f64::from(FIRST) * self.packet as f64);
         let load = self.load.get_or_insert(Load::new(first, between.period, now));
         load.period = between.period;
-        let round_trip = rtt.smoothed().unwrap_or(base);
-        load.on_usage(usage, of_wait(round_trip.saturating_sub(base), base));
+        let is_pause = usage.span > PAUSE * load.period;
+        // What has been averaged over few requests is old.
+        let round_trip = if is_pause { latest } else { rtt.smoothed().unwrap_or(base) };
+        load.on_usage(usage, between.of_wait(round_trip.saturating_sub(base)));
         let limits = Limits { least: self.packet as f64 / PACKETS_PER_LEAST, most: most.max(self.packet as f64) };
         load.is_paced = telemetry.rate != 0 || load.window < PACED * self.packet as f64;
         load.adjust(now, round_trip, limits);
+        if is_pause && load.utilisation < IDLE {
+            load.widen(first);
+        }
     }
 
     fn set_selective(&mut self, is_selective: bool) {
@@ -205,11 +210,14 @@ impl Load {
 
     /// A hop, and the network between, are so busy.
     fn on_usage(&mut self, usage: Usage, between: f64) {
-        let weight = (usage.span / self.period).min(1.0);
+        let periods = usage.span / self.period;
+        let weight = periods.min(1.0);
         let hop = match usage.carried {
             Some(carried) => {
-                // Trains of packets make this vary: it is averaged over some periods, and followed as slowly.
-                self.carried += weight * GAIN * (carried - self.carried);
+                // Trains of packets make this vary: it is averaged over some periods, and followed as slowly. A pause counts as the
+                // many periods that it is, or trains with pauses between them would seem to fill the link.
+                let averaged = if periods < 1.0 { periods * GAIN } else { 1.0 - (1.0 - GAIN) / periods };
+                self.carried += averaged * (carried - self.carried);
                 // Before a link that is full there is a queue, which no router may see.
                 let hidden = (self.carried - FULL).clamp(0.0, 1.0 - FULL) * HIDDEN;
                 TARGET + (self.carried - TARGET) * GAIN + usage.queue + hidden
@@ -229,6 +237,13 @@ impl Load {
         if now >= self.updated_at.after(round_trip.max(Duration::from_secs_f64(self.period))) {
             (self.reference, self.updated_at) = (self.window, now);
         }
+    }
+
+    /// The hop has been idle for long: no less may be in flight than from a new connection. A window of less than a packet would take
+    /// long to grow, for only what is sent brings reports.
+    fn widen(&mut self, first: f64) {
+        self.reference = self.reference.max(first);
+        self.window = self.window.max(first);
     }
 }
 
@@ -268,7 +283,7 @@ impl Between {
         // The lesser of both: one packet that has waited for long says nothing of a queue.
         let waited = Duration::from_nanos(self.now.waited.min(self.before.waited).into());
         if self.now.rate == 0 {
-            return Some(Usage { span, carried: None, queue: of_wait(waited, self.base) });
+            return Some(Usage { span, carried: None, queue: self.of_wait(waited) });
         }
         let carried = f64::from(self.now.carried.wrapping_sub(self.before.carried)) * Telemetry::UNIT as f64;
         let on_the_link = carried / self.rate();
@@ -276,6 +291,13 @@ impl Between {
         let longest = on_the_link.max(self.period);
         let queue = waited.as_secs_f64().min(longest) / self.period;
         Some(Usage { span, carried: Some(on_the_link / span), queue })
+    }
+
+    /// How busy a hop of unknown rate is, before which packets wait for so long. One train, of another connection too, is no queue.
+    fn of_wait(&self, waited: Duration) -> f64 {
+        let base = self.base.as_secs_f64();
+        let usual = (base + base.max(LEAST_JITTER.as_secs_f64())).max(self.period);
+        TARGET * (base + waited.as_secs_f64()) / usual
     }
 
     /// Bytes a second.
@@ -286,12 +308,6 @@ impl Between {
 
 fn bytes_per_second(megabits: u32) -> f64 {
     f64::from(megabits) * 1e6 / 8.0
-}
-
-/// How busy a hop of unknown rate is, before which packets wait for so long.
-fn of_wait(waited: Duration, round_trip: Duration) -> f64 {
-    let usual = round_trip + round_trip.max(LEAST_JITTER);
-    TARGET * (round_trip + waited).as_secs_f64() / usual.as_secs_f64()
 }
 
 /// Packets in flight before a connection knows its round trip: a train.
@@ -307,6 +323,10 @@ const GAIN: f64 = 0.25;
 /// Share of its rate from which a link is full, and how much of a queue each further part stands for.
 const FULL: f64 = 0.98;
 const HIDDEN: f64 = 8.0;
+/// Periods without a report after which what was before says nothing, and utilisation below which the hop was idle in that time: so
+/// many connections that each sends as rarely have a full link.
+const PAUSE: f64 = 16.0;
+const IDLE: f64 = 0.8;
 /// Connections for which the sum of their additive steps stays below what the target leaves free (N).
 const SHARERS: f64 = 64.0;
 /// The window grows to no more than twice as much in a round trip.
@@ -424,6 +444,53 @@ mod tests {
         hpcc.on_sent(Time(1_000_000), PACKET);
         // Half a round trip ahead of its time.
         assert_eq!(hpcc.pacing(), Some(Time(1_000_000 + 4 * ROUND_TRIP - ROUND_TRIP / 2)));
+    }
+
+    #[test]
+    fn trains_with_pauses_between_them_do_not_fill_a_link() {
+        let mut hpcc = started();
+        // A train takes this link many round trips; those of two queue pairs come through the network before it at once.
+        let (rate, train) = (250, 65_536.0 / 31.25e6);
+        let (mut now, mut carried) = (0, 0.0);
+        let mut report = |hpcc: &mut Hpcc, after: f64, bytes: f64| {
+            (now, carried) = (now + (after * 1e9) as u64, carried + bytes);
+            let units = (carried / Telemetry::UNIT as f64) as u32;
+            let telemetry = Telemetry { at: now as u32, carried: units, rate, ..Telemetry::default() };
+            hpcc.on_telemetry(Time(now), Hop::Own, telemetry, &path());
+        };
+        for _ in 0..200 {
+            report(&mut hpcc, 100.0 * train, 0.0);
+            report(&mut hpcc, train / 7.0, 2.0 * TRAIN);
+        }
+        let load = hpcc.load.expect("reports");
+        assert!(load.window > 0.9 * 31.25e6 * load.period, "{load:?}");
+    }
+
+    /// Window of a connection that had its least, after so many round trips in which the link was idle.
+    fn window_after(round_trips: u64) -> f64 {
+        let mut hpcc = started();
+        hpcc.load = Some(Load { carried: 0.95, utilisation: 0.95, ..Load::new(16.0, 50e-6, Time(0)) });
+        let mut rtt = path();
+        // Since when its queue was full there was no request that shows what the round trip is now, but the last.
+        rtt.sample(Time(0), Time(40 * ROUND_TRIP));
+        rtt.sample(Time(0), Time(ROUND_TRIP));
+        for at in [ROUND_TRIP, (1 + round_trips) * ROUND_TRIP] {
+            hpcc.on_telemetry(
+                Time(at),
+                Hop::Peer,
+                Telemetry { at: at as u32, rate: RATE, ..Telemetry::default() },
+                &rtt,
+            );
+        }
+        hpcc.load.expect("two reports").window
+    }
+
+    #[test]
+    fn a_pause_makes_a_window_as_wide_as_a_new_connection_has_it() {
+        assert_eq!(window_after(100), f64::from(FIRST) * PACKET as f64);
+        // A shorter one doubles it at most.
+        let doubled = window_after(2);
+        assert!(doubled < 100.0, "{doubled}");
     }
 
     #[test]
