@@ -124,38 +124,30 @@ fn crates_import_only_what_the_table_allows() {
     }
 }
 
-/// Rooms of `nic` that the code of a file outside its tests imports.
-fn imported_rooms(text: &str) -> BTreeSet<String> {
-    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
-    let lines = code.lines().map(|line| line.split("//").next().unwrap_or_default());
-    let after = lines.flat_map(|line| line.split("crate::").skip(1).map(str::to_owned).collect::<Vec<_>>());
-    let word = |rest: String| rest.split(|c: char| !c.is_alphanumeric() && c != '_').next().map(str::to_owned);
-    after.filter_map(word).collect()
+#[test]
+fn rooms_of_the_engine_import_only_what_the_table_allows() {
+    rooms_import_only_what_is_allowed("nic", Some("engine"));
 }
 
 #[test]
-fn rooms_of_the_engine_import_only_what_the_table_allows() {
-    let rooms = imports("nic.toml");
-    let mut seen = BTreeSet::new();
-    for (file, text) in sources() {
-        let Some(path) = file.strip_prefix("crates/nic/src/") else { continue };
-        let room = path.split('/').next().unwrap_or_default().trim_end_matches(".rs");
-        if room == "lib" || path.contains("tests") {
-            continue;
-        }
-        let allowed = rooms.get(room).unwrap_or_else(|| panic!("{file}: the room {room} is missing in the table"));
-        seen.insert(room.to_owned());
-        for import in imported_rooms(&text).intersection(&rooms.keys().cloned().collect()) {
-            assert!(room == "engine" || room == import || allowed.contains(import), "{file} may not import {import}");
-        }
+fn rooms_of_the_device_library_import_only_what_the_table_allows() {
+    rooms_import_only_what_is_allowed("shim", None);
+}
+
+/// The rooms of a crate form layers; one of them, which may import all, stands above the table.
+fn rooms_import_only_what_is_allowed(krate: &str, above: Option<&str>) {
+    let modules = Modules::read(&root().join("crates").join(krate).join("src"));
+    let (rooms, actual) = (imports(&format!("{krate}.toml")), modules.parts());
+    for (room, imports) in actual.iter().filter(|(room, _)| above != Some(room.as_str())) {
+        let allowed = rooms.get(room).unwrap_or_else(|| panic!("the room {room} of {krate} is missing in the table"));
+        assert_eq!(imports.difference(allowed).collect::<Vec<_>>(), Vec::<&String>::new(), "{room} may not import it");
     }
-    assert!(rooms.keys().eq(seen.iter()), "the table has a room that does not exist: {:?}", rooms.keys());
-    // Layers: no room is reached from itself.
-    for start in rooms.keys().filter(|room| *room != "engine") {
+    assert!(rooms.keys().eq(actual.keys()), "rooms of {krate}: {:?}, in the table: {:?}", actual.keys(), rooms.keys());
+    for start in rooms.keys().filter(|room| above != Some(room.as_str())) {
         let (mut reached, mut next) = (BTreeSet::new(), vec![start.clone()]);
         while let Some(room) = next.pop() {
             for import in rooms.get(&room).into_iter().flatten() {
-                assert!(import != start, "{start} and {room} need each other");
+                assert!(import != start, "{start} and {room} of {krate} need each other");
                 if reached.insert(import.clone()) {
                     next.push(import.clone());
                 }

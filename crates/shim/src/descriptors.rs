@@ -1,116 +1,104 @@
-//! The device's descriptors: contexts, channels of the connection manager, netlink sockets.
+//! Table of the devices' descriptors that the program holds, whatever each device is.
 #![allow(unsafe_code)]
 
-use crate::netlink::NetlinkSocket;
-use crate::session::{CmChannel, Context};
+use crate::polled::Polled;
 use rdmesh_preload::Table;
 use rustix::fd::RawFd;
+use std::any::Any;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-pub(crate) use rdmesh_preload::OwnFd;
+/// An object behind descriptors of the program.
+pub(crate) trait Device: Any + Send + Sync {
+    /// The program has one more descriptor of it.
+    fn gained_descriptor(&self);
+
+    /// The program has one less.
+    fn lost_descriptor(&self);
+
+    /// What threads that poll its completion queues look at; none for a device without such queues.
+    fn polled(&self) -> Option<&Polled> {
+        None
+    }
+}
+
+/// From now on `fd` is a descriptor of `device`.
+pub(crate) fn set(fd: RawFd, device: Arc<dyn Device>) {
+    TABLE.set(fd, Entry(Arc::new(device)));
+}
+
+/// Forgets what `fd` was: it has been closed, or is about to be.
+pub(crate) fn forget(fd: RawFd) {
+    TABLE.forget(fd);
+}
+
+/// Forgets all of `first..=last`.
+pub(crate) fn forget_between(first: RawFd, last: RawFd) {
+    TABLE.forget_between(first, last);
+}
+
+/// After `new` became a duplicate of `old`: it is now what `old` is.
+pub(crate) fn duplicated(old: RawFd, new: RawFd) {
+    TABLE.duplicated(old, new);
+}
+
+/// Calls `visit` for every descriptor of a `T`, in ascending order.
+pub(crate) fn for_each<T: Device>(mut visit: impl FnMut(Arc<T>)) {
+    TABLE.for_each(|fd| get(fd).map_or((), &mut visit));
+}
+
+/// The device behind `fd`, without taking a reference: it lives until the program closes it.
+#[inline]
+pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a dyn Device> {
+    // SAFETY: the table holds such a reference; see `Table::glance` for a concurrent close.
+    TABLE.glance(fd).map(|raw| unsafe { &**raw.cast::<Arc<dyn Device>>().as_ref() })
+}
+
+/// The same where it is a `T`.
+#[inline]
+pub(crate) fn peek_as<'a, T: Device>(fd: RawFd) -> Option<&'a T> {
+    peek(fd).and_then(downcast)
+}
+
+/// `device`, where it is a `T`.
+#[inline]
+pub(crate) fn downcast<T: Device>(device: &dyn Device) -> Option<&T> {
+    (device as &dyn Any).downcast_ref()
+}
+
+/// The `T` behind `fd`, with a reference.
+#[inline]
+pub(crate) fn get<T: Device>(fd: RawFd) -> Option<Arc<T>> {
+    let device: Arc<dyn Device> = Arc::clone(&*TABLE.get(fd)?.0);
+    let device: Arc<dyn Any + Send + Sync> = device;
+    device.downcast().ok()
+}
 
 /// The table of this library.
-pub(crate) static TABLE: Table<Kind> = Table::new();
+static TABLE: Table<Entry> = Table::new();
 
-/// Set in a pointer to a [`CmChannel`], not a [`Context`].
-const CM: usize = 2;
-/// Set in one to a [`NetlinkSocket`].
-const NETLINK: usize = 4;
-
-const _: () = assert!(align_of::<Context>() > CM | NETLINK && align_of::<CmChannel>() > CM | NETLINK);
-const _: () = assert!(align_of::<NetlinkSocket>() > CM | NETLINK);
-
-/// Kind of a descriptor, with its object.
+/// What the table holds of a descriptor: as a pointer, that to the inner reference.
 #[derive(Clone)]
-pub(crate) enum Kind {
-    /// A device context.
-    Device(Arc<Context>),
-    /// A channel of the connection manager.
-    Cm(Arc<CmChannel>),
-    /// A socket of NETLINK_RDMA.
-    Netlink(Arc<NetlinkSocket>),
-}
+struct Entry(Arc<Arc<dyn Device>>);
 
-/// Kind of a descriptor, without a reference to its object.
-pub(crate) enum Glance<'a> {
-    /// Not a device's descriptor.
-    Other,
-    /// A device context, which lives until the program closes it.
-    Device(&'a Context),
-    /// A channel of the connection manager.
-    Cm,
-    /// A socket of NETLINK_RDMA.
-    Netlink,
-}
-
-/// The kind of `fd`, without taking a reference.
-#[inline]
-pub(crate) fn glance<'a>(fd: RawFd) -> Glance<'a> {
-    match TABLE.glance(fd) {
-        None => Glance::Other,
-        Some(raw) if raw.addr().get() & CM != 0 => Glance::Cm,
-        Some(raw) if raw.addr().get() & NETLINK != 0 => Glance::Netlink,
-        // SAFETY: there is nothing else, and the table holds a reference; see `Table::glance` for a concurrent close.
-        Some(raw) => Glance::Device(unsafe { raw.cast().as_ref() }),
-    }
-}
-
-/// The context behind `fd`, as [`glance`] finds it.
-#[inline]
-pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a Context> {
-    match glance(fd) {
-        Glance::Device(context) => Some(context),
-        Glance::Other | Glance::Cm | Glance::Netlink => None,
-    }
-}
-
-/// The kind of `fd`, with a reference to its object.
-#[inline]
-pub(crate) fn kind(fd: RawFd) -> Option<Kind> {
-    TABLE.get(fd)
-}
-
-// SAFETY: each reference is that of its `Arc`, with a mark that says which.
-unsafe impl rdmesh_preload::Kind for Kind {
+// SAFETY: the pointer is the outer `Arc`'s.
+unsafe impl rdmesh_preload::Kind for Entry {
     fn into_raw(self) -> NonNull<()> {
-        let (address, mark) = match self {
-            Self::Device(context) => (Arc::into_raw(context).cast::<()>(), 0),
-            Self::Cm(channel) => (Arc::into_raw(channel).cast(), CM),
-            Self::Netlink(socket) => (Arc::into_raw(socket).cast(), NETLINK),
-        };
         // SAFETY: no reference is null.
-        unsafe { NonNull::new_unchecked(address.cast_mut()) }.map_addr(|address| address | mark)
+        unsafe { NonNull::new_unchecked(Arc::into_raw(self.0).cast_mut().cast()) }
     }
 
     #[inline]
     unsafe fn from_raw(raw: NonNull<()>) -> Self {
-        let raw = raw.as_ptr().cast_const();
-        match raw.addr() {
-            // SAFETY: the mark says what the pointer came from.
-            address if address & CM != 0 => Self::Cm(unsafe { Arc::from_raw(raw.map_addr(|a| a & !CM).cast()) }),
-            address if address & NETLINK != 0 => {
-                // SAFETY: so does this one.
-                Self::Netlink(unsafe { Arc::from_raw(raw.map_addr(|a| a & !NETLINK).cast()) })
-            }
-            // SAFETY: there is nothing else.
-            _ => Self::Device(unsafe { Arc::from_raw(raw.cast()) }),
-        }
+        // SAFETY: by the contract, it comes from `into_raw`.
+        Self(unsafe { Arc::from_raw(raw.cast::<Arc<dyn Device>>().as_ptr()) })
     }
 
     fn gained_descriptor(&self) {
-        match self {
-            Self::Device(context) => context.gained_descriptor(),
-            Self::Cm(channel) => channel.gained_descriptor(),
-            Self::Netlink(socket) => socket.gained_descriptor(),
-        }
+        self.0.gained_descriptor();
     }
 
     fn lost_descriptor(&self) {
-        match self {
-            Self::Device(context) => context.lost_descriptor(),
-            Self::Cm(channel) => channel.lost_descriptor(),
-            Self::Netlink(socket) => socket.lost_descriptor(),
-        }
+        self.0.lost_descriptor();
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! * [`interpose`]: the libc functions that are replaced.
 //! * [`place`]: the paths that lead to the endpoint's directory.
-//! * [`descriptors`]: kinds of the device's file descriptors.
+//! * [`descriptors`]: table of the devices' descriptors; [`polled`]: what threads that poll look at of a device.
 //! * [`session`]: open devices: contexts and channels of the connection manager, commands, doorbells.
 //! * [`linger`]: leases, by which devices outlive their programs, and devices that were taken over.
 //! * [`memory`]: registered memory: conversion of private pages into shared ones, fork, `rdmesh_malloc`.
@@ -26,6 +26,7 @@ mod linger;
 mod memory;
 mod netlink;
 mod place;
+mod polled;
 mod polling;
 mod sanitizer;
 mod session;

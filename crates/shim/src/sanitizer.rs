@@ -6,8 +6,8 @@
 //! function itself has to say the same: `rdmesh run` does it for it in `ASAN_OPTIONS`.
 #![allow(unsafe_code)]
 
-use crate::interpose::replace;
 use libc::c_char;
+use rdmesh_preload::replace;
 
 replace! {
     fn __asan_default_options() -> *const c_char {

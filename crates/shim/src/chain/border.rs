@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use crate::errno;
-use crate::interpose::replace;
 use libc::{c_char, c_int};
+use rdmesh_preload::replace;
 use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::CStr;

@@ -2,7 +2,7 @@
 #![allow(unsafe_code)]
 
 use super::border::{Failure, Result, given};
-use crate::descriptors::{self, Kind};
+use crate::descriptors;
 use crate::libibverbs::{Pd, Qp, VerbsContext};
 use crate::memory;
 use crate::session::Context;
@@ -25,10 +25,8 @@ impl Device {
     pub(super) unsafe fn of(context: *const VerbsContext) -> Result<Self> {
         // SAFETY: by the contract.
         let context = unsafe { given(context, "the context")? };
-        match descriptors::kind(context.cmd_fd) {
-            Some(Kind::Device(context)) => Ok(Self(context)),
-            _ => Err(Failure::of(Errno::NODEV, "the device is not rdmesh's")),
-        }
+        let context = descriptors::get(context.cmd_fd);
+        context.map(Self).ok_or_else(|| Failure::of(Errno::NODEV, "the device is not rdmesh's"))
     }
 
     /// The device of a queue pair.

@@ -3,9 +3,9 @@
 
 use super::border::{Failure, Result, code, put, store};
 use super::calls::Device;
-use crate::interpose::replace;
 use crate::libibverbs::{VerbsContext, function};
 use libc::{c_int, c_void};
+use rdmesh_preload::replace;
 use rdmesh_uverbs::session::chain::{Call, Group, List};
 use std::ffi::{CStr, c_char};
 use zerocopy::FromBytes;

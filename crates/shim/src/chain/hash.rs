@@ -6,11 +6,11 @@ use super::area::Area;
 use super::border::{Failure, Result, code, free, given, given_mut, list, object, store};
 use super::service::Service;
 use super::text::Verified;
-use crate::interpose::replace;
 use libc::{c_int, c_void};
 use rdmesh_chain::build::Design;
 use rdmesh_chain::offload::hash::{Client, Keys, Probe, Shape as TableShape, Table};
 use rdmesh_chain::offload::{Buffer, Store};
+use rdmesh_preload::replace;
 use rustix::io::Errno;
 use std::sync::Arc;
 

@@ -7,11 +7,11 @@ use super::border::{Failure, Result, code, free, given, given_mut, list, object,
 use super::hash::{design, put_message};
 use super::service::Service;
 use super::text::Verified;
-use crate::interpose::replace;
 use libc::{c_int, c_void};
 use rdmesh_chain::build::Design;
 use rdmesh_chain::offload::Buffer;
 use rdmesh_chain::offload::list::{Client, Lists as Nodes, Shape as ListShape, Walk};
+use rdmesh_preload::replace;
 use rustix::io::Errno;
 use std::sync::Arc;
 

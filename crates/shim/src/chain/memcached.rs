@@ -4,11 +4,11 @@
 use super::border::{Failure, Result, code, free, given, given_mut, list, object, store};
 use super::hash::put_message;
 use super::text::Verified;
-use crate::interpose::replace;
 use libc::{c_int, c_void};
 use rdmesh_chain::build::Design;
 use rdmesh_chain::offload::Buffer;
 use rdmesh_chain::offload::memcached::{Client, Got, HEAD, Shape as Layout};
+use rdmesh_preload::replace;
 use std::ptr::null;
 
 /// `struct rdmesh_memcached_shape`.

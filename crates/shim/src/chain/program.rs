@@ -6,10 +6,10 @@ use super::hash::design;
 use super::span::{Builder, Span};
 use super::text::Verified;
 use super::when::{Condition, Outcome, when};
-use crate::interpose::replace;
 use libc::{c_char, c_int};
 use rdmesh_chain::build::{At, Request, Spec as ChainSpec, add, compare_swap, copy, nop, send_imm, test, write_imm};
 use rdmesh_chain::program::Span as ChainSpan;
+use rdmesh_preload::replace;
 use rdmesh_verbs::chain::ChainOp;
 
 /// `struct rdmesh_spec`.

@@ -5,9 +5,9 @@ use super::border::{Failure, Result, code, free, given, list, object, store};
 use super::calls::Device;
 use super::request::{Element, Request, elements};
 use super::ring::Ring;
-use crate::interpose::replace;
 use crate::libibverbs::{Pd, Qp};
 use libc::c_int;
+use rdmesh_preload::replace;
 use rdmesh_uverbs::session::MAX_MESSAGE;
 use rdmesh_uverbs::session::chain::{
     Call, Enable, Manage, Managed, QueueSide, Register, RingKey as Registered, SealPart,

@@ -2,11 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::border::{Failure, Result, code, free, given, object, put, store, text};
-use crate::interpose::replace;
 use libc::{c_char, c_int};
 use rdmesh_chain::assemble::assemble;
 use rdmesh_chain::program::{Chain, Cost as Figures};
 use rdmesh_chain::verify::verify;
+use rdmesh_preload::replace;
 
 /// A verified chain.
 pub(super) struct Verified(Chain);

@@ -5,9 +5,9 @@ use super::border::{Failure, code, given, list, object, store};
 use super::hash::{design, put_message};
 use super::service::Service;
 use super::text::Verified;
-use crate::interpose::replace;
 use libc::{c_int, c_void};
 use rdmesh_chain::offload::{counter, lock};
+use rdmesh_preload::replace;
 
 /// `struct rdmesh_lock_answer`.
 #[repr(C)]

@@ -3,9 +3,9 @@
 
 use super::waits::{self, Way};
 use super::{replace, short, sockets};
-use crate::descriptors::{self, Glance, TABLE};
+use crate::descriptors;
 use crate::errno::{minus_one, zero_or_minus_one};
-use crate::session::{self, Written, cm, completion};
+use crate::session::{self, CmChannel, Context, Written, cm, completion};
 use crate::{memory, real};
 use libc::{c_int, c_uint, c_ulong, c_void, size_t, ssize_t};
 use rdmesh_preload::own;
@@ -28,26 +28,25 @@ replace! {
     }
 
     fn write(fd: c_int, buffer: *const c_void, count: size_t) -> ssize_t {
-        let device = match descriptors::glance(fd) {
-            Glance::Other => {
-                return short::whole(count, || true, |done| {
-                    waits::on_socket(fd, Way::Out, || real::write(fd, buffer.wrapping_byte_add(done), count - done))
-                });
-            }
-            device => device,
+        let Some(device) = descriptors::peek(fd) else {
+            return short::whole(count, || true, |done| {
+                waits::on_socket(fd, Way::Out, || real::write(fd, buffer.wrapping_byte_add(done), count - done))
+            });
         };
         if buffer.is_null() || count > MAX_COMMAND {
             return minus_one(Errno::INVAL);
         }
         // SAFETY: the program hands `count` readable bytes.
         let command = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
-        let written = match device {
-            Glance::Device(context) => session::write(context, fd, command),
-            Glance::Cm => cm::write(fd, command),
-            Glance::Netlink | Glance::Other => match sockets::write_netlink(fd, command) {
+        let written = if let Some(context) = descriptors::downcast::<Context>(device) {
+            session::write(context, fd, command)
+        } else if descriptors::downcast::<CmChannel>(device).is_some() {
+            cm::write(fd, command)
+        } else {
+            match sockets::write_netlink(fd, command) {
                 Some(written) => return written,
                 None => Written::Foreign,
-            },
+            }
         };
         match written {
             Written::Command(Ok(())) => count as ssize_t,
@@ -58,7 +57,7 @@ replace! {
 
     fn ioctl(fd: c_int, request: c_ulong, argument: *mut c_void) -> c_int {
         // The kernel looks at 32 bits of the request and ignores the others.
-        if request as u32 == VERBS_IOCTL && descriptors::peek(fd).is_some() {
+        if request as u32 == VERBS_IOCTL && descriptors::peek_as::<Context>(fd).is_some() {
             return zero_or_minus_one(session::verbs_ioctl(fd, argument));
         }
         real::ioctl(fd, request, argument)
@@ -79,7 +78,7 @@ replace! {
         if is_device(fd) {
             // Forgotten before its number can be given to something else.
             let _gate = memory::gate();
-            TABLE.forget(fd);
+            descriptors::forget(fd);
         } else if own::is_own(fd) {
             return minus_one(Errno::BADF);
         } else {
@@ -142,12 +141,12 @@ fn replaced(old: c_int, new: c_int) {
 
 /// After `new` became a duplicate of `old`.
 fn inherit(old: c_int, new: c_int) -> c_int {
-    TABLE.duplicated(old, new);
+    descriptors::duplicated(old, new);
     new
 }
 
 fn is_device(fd: c_int) -> bool {
-    !matches!(descriptors::glance(fd), Glance::Other)
+    descriptors::peek(fd).is_some()
 }
 
 /// Closes a range except for the descriptors that are this library's.
@@ -155,6 +154,6 @@ fn close_between(first: c_uint, last: c_uint, flags: c_uint) -> c_int {
     completion::closed_between(first, last);
     // A number beyond the largest is no descriptor.
     let number = |fd: c_uint| c_int::try_from(fd).unwrap_or(c_int::MAX);
-    TABLE.forget_between(number(first), number(last));
+    descriptors::forget_between(number(first), number(last));
     own::close_between(first, last, flags)
 }

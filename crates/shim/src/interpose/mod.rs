@@ -30,5 +30,4 @@ mod transfers;
 mod waits;
 mod walks;
 
-pub(crate) use rdmesh_preload::replace;
-pub(crate) use waits::again;
+use rdmesh_preload::replace;

@@ -3,8 +3,9 @@
 #![allow(non_snake_case, reason = "one function's name is not")]
 
 use super::replace;
-use super::waits::{End, again, left_milliseconds};
-use crate::{memory, real};
+use super::waits::{End, left_milliseconds};
+use crate::memory::{self, again};
+use crate::real;
 use libc::{c_int, c_long, c_void, timespec};
 use rdmesh_preload::system_call::{Call, kernel, or_errno, pass_on};
 

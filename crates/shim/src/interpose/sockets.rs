@@ -4,7 +4,7 @@
 use super::short::Piece;
 use super::waits::{Way, on_socket};
 use super::{replace, short};
-use crate::descriptors::{self, Glance};
+use crate::descriptors;
 use crate::errno::{minus_one, zero_or_minus_one};
 use crate::netlink::{self, NetlinkSocket, address};
 use crate::{endpoint, real};
@@ -205,7 +205,7 @@ fn send_parts(fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {
 
 #[inline]
 fn is_netlink(fd: c_int) -> bool {
-    matches!(descriptors::glance(fd), Glance::Netlink)
+    descriptors::peek_as::<NetlinkSocket>(fd).is_some()
 }
 
 #[inline]

@@ -2,9 +2,10 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::descriptors::{self, Glance};
+use crate::descriptors;
 use crate::errno::minus_one;
 use crate::place::{self, Device, Last, Place};
+use crate::session::{CmChannel, Context};
 use crate::{endpoint, real};
 use libc::{AT_EMPTY_PATH, AT_FDCWD, AT_SYMLINK_NOFOLLOW, S_IFCHR, c_char, c_int, c_uint, c_void};
 use rdmesh_uverbs::session::DeviceNumber;
@@ -45,10 +46,11 @@ pub(super) fn functions() -> [*const c_void; 2] {
 
 /// The device that `fd` is a descriptor of.
 fn device_of(fd: c_int) -> Option<Device> {
-    match descriptors::glance(fd) {
-        Glance::Other | Glance::Netlink => None,
-        Glance::Device(_) => Some(Device::Verbs),
-        Glance::Cm => Some(Device::Cm),
+    let device = descriptors::peek(fd)?;
+    if descriptors::downcast::<Context>(device).is_some() {
+        Some(Device::Verbs)
+    } else {
+        descriptors::downcast::<CmChannel>(device).map(|_| Device::Cm)
     }
 }
 

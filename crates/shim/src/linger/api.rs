@@ -4,10 +4,11 @@
 use super::taken::Taken;
 use crate::descriptors;
 use crate::errno::{minus_one, zero_or_minus_one};
-use crate::interpose::replace;
 use crate::memory;
+use crate::session::Context;
 use libc::{c_int, c_uint, size_t, ssize_t};
 use rdmesh_preload::fail;
+use rdmesh_preload::replace;
 use rdmesh_uverbs::session::Token;
 use rdmesh_uverbs::session::chain::Call;
 use rdmesh_uverbs::session::linger::{Attached, LeasedCq, LeasedQp, LeasedRegion, ObjectKind};
@@ -19,7 +20,7 @@ use zerocopy::FromBytes;
 replace! {
     /// See `rdmesh_linger.h`; likewise the others.
     fn rdmesh_linger(command_fd: c_int, milliseconds: u64, token: *mut Token) -> c_int {
-        let Some(context) = descriptors::peek(command_fd) else { return minus_one(Errno::BADF) };
+        let Some(context) = descriptors::peek_as::<Context>(command_fd) else { return minus_one(Errno::BADF) };
         let _gate = memory::gate();
         let granted = context.lease().ask(context, Duration::from_millis(milliseconds));
         // SAFETY: null, or the caller's room for a token.
@@ -27,7 +28,7 @@ replace! {
     }
 
     fn rdmesh_linger_give_up(command_fd: c_int) -> c_int {
-        let Some(context) = descriptors::peek(command_fd) else { return minus_one(Errno::BADF) };
+        let Some(context) = descriptors::peek_as::<Context>(command_fd) else { return minus_one(Errno::BADF) };
         let _gate = memory::gate();
         zero_or_minus_one(context.lease().give_up(context))
     }

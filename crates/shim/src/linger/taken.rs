@@ -1,6 +1,7 @@
 //! Devices that were taken over from a process that has ended.
 
-use crate::descriptors::OwnFd;
+use crate::session::Lease;
+use rdmesh_preload::OwnFd;
 use rdmesh_preload::link::connect;
 use rdmesh_preload::{Channel, endpoint, process};
 use rdmesh_uverbs::session::chain;
@@ -59,7 +60,7 @@ impl Taken {
 
     /// Gives the lease up: the device ends with this process, or as soon as it is closed.
     pub(super) fn give_up(&self) -> Result<(), Errno> {
-        self.call(RequestKind::Linger, &super::Lease::farewell()).map(drop)
+        self.call(RequestKind::Linger, &Lease::farewell()).map(drop)
     }
 
     /// Its objects of a kind from handle `from` on, at most as many as a message has.

@@ -4,8 +4,8 @@
 use super::PAGE;
 use super::arena::ARENA;
 use crate::errno;
-use crate::interpose::replace;
 use rdmesh_preload::gate;
+use rdmesh_preload::replace;
 use rustix::io::{self, Errno};
 use rustix::mm::{MapFlags, ProtFlags};
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@
 
 use super::maps::{Maps, Vma};
 use super::present;
-use crate::descriptors::OwnFd;
+use rdmesh_preload::OwnFd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use rustix::io::{self, Errno};

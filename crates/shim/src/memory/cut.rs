@@ -4,6 +4,8 @@
 //! library's, the program must not see that: the functions in `interpose::waits` make the call again.
 #![allow(unsafe_code)]
 
+use crate::errno;
+use rustix::io::Errno;
 use std::cell::Cell;
 use std::ffi::c_void;
 
@@ -18,6 +20,20 @@ thread_local! {
 #[inline]
 pub(crate) fn shortened() -> u32 {
     SHORTENED.get()
+}
+
+/// Repeats a call until it ends otherwise than by a stop; its argument says whether it is the first time.
+#[inline]
+pub(crate) fn again<R: Copy + PartialEq + From<i8>>(mut call: impl FnMut(bool) -> R) -> R {
+    let mut first = true;
+    loop {
+        let cuts = cuts();
+        let result = call(first);
+        if result != R::from(-1) || self::cuts() == cuts || !errno::is(Errno::INTR) {
+            return result;
+        }
+        first = false;
+    }
 }
 
 /// Number of calls of this thread that only a stop has interrupted.

@@ -3,7 +3,7 @@
 //! Nothing here allocates: it also runs between fork and the first instruction of the child.
 #![allow(unsafe_code)]
 
-use crate::descriptors::OwnFd;
+use rdmesh_preload::OwnFd;
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags};
 use rustix::io::{self, Errno};

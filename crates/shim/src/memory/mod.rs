@@ -52,7 +52,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::sync::PoisonError;
 
-pub(crate) use cut::{cuts, shortened};
+pub(crate) use cut::{again, cuts, shortened};
 pub(crate) use fork::{Start, clone_by, fork, fork_by, watch as watch_forks};
 pub(crate) use rdmesh_preload::gate::enter as gate;
 pub(crate) use rdmesh_preload::process::forks;

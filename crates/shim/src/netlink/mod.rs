@@ -17,10 +17,11 @@ mod tests;
 
 pub(crate) use options::Options;
 
-use crate::descriptors::{Kind, OwnFd, TABLE, kind as kind_of};
+use crate::descriptors::{self, Device};
 use crate::endpoint::Endpoint;
 use crate::memory;
 use rdmesh_preload::Channel;
+use rdmesh_preload::OwnFd;
 use rdmesh_preload::link::{connect, identity};
 use rdmesh_uverbs::abi::netlink::{NetlinkHeader, netlink_flag, netlink_type};
 use rdmesh_uverbs::session::{NetlinkAnswer, NetlinkQuery, RequestKind};
@@ -101,37 +102,37 @@ pub(crate) fn open(endpoint: &'static Endpoint, kind: i32) -> Result<RawFd, Errn
         state: Mutex::new(state),
     };
     let fd = end.into_raw_fd();
-    TABLE.set(fd, Kind::Netlink(Arc::new(socket)));
+    descriptors::set(fd, Arc::new(socket));
     Ok(fd)
 }
 
 /// The socket that `fd` is a descriptor of; none where the program closed that behind our back.
 pub(crate) fn find(fd: RawFd) -> Option<Arc<NetlinkSocket>> {
-    let Some(Kind::Netlink(socket)) = kind_of(fd) else { return None };
+    let socket = descriptors::get::<NetlinkSocket>(fd)?;
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if identity(unsafe { BorrowedFd::borrow_raw(fd) }) == Ok(socket.end) {
         return Some(socket);
     }
     let _gate = memory::gate();
-    TABLE.forget(fd);
+    descriptors::forget(fd);
     None
 }
 
-impl NetlinkSocket {
-    /// The program has one more descriptor of this socket.
-    pub(crate) fn gained_descriptor(&self) {
+impl Device for NetlinkSocket {
+    fn gained_descriptor(&self) {
         self.descriptors.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// The program has one less.
-    pub(crate) fn lost_descriptor(&self) {
+    fn lost_descriptor(&self) {
         if self.descriptors.fetch_sub(1, Ordering::AcqRel) == 1 {
             let mut state = self.lock();
             state.ours = None;
             state.connection = None;
         }
     }
+}
 
+impl NetlinkSocket {
     /// The type that `socket()` was given.
     pub(crate) fn kind(&self) -> SocketType {
         self.kind

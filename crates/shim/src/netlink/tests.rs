@@ -210,7 +210,7 @@ fn the_last_descriptor_ends_the_connection() {
     let (fd, socket) = router.socket();
     socket.send(&request(nldev::RES_QP_GET, LIST)).unwrap();
     let number = fd.as_raw_fd();
-    TABLE.forget(number);
+    descriptors::forget(number);
     router.ended.recv_timeout(Duration::from_secs(10)).expect("the connection ends");
     assert!(find(number).is_none());
 }

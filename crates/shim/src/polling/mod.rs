@@ -7,10 +7,12 @@
 
 mod pause;
 
+use crate::descriptors;
 use crate::libibverbs::{self, CqEx, Extension, VerbsContext};
-use crate::session::Context;
-use crate::{descriptors, interpose::replace};
+use crate::polled::Polled;
 use libc::{c_int, c_void};
+use rdmesh_preload::replace;
+use rustix::fd::RawFd;
 use std::ffi::CStr;
 use std::mem::{offset_of, transmute};
 use std::ptr::null_mut;
@@ -57,13 +59,13 @@ fn real_open_device() -> Option<OpenDevice> {
 
 /// Wraps the poll functions of a program that got libibverbs' functions by `dlsym`, without the replaced one: they are found
 /// through a completion queue at `address`, which the program has made on `device`.
-pub(crate) fn adopt(address: u64, device: &Context) {
+pub(crate) fn adopt(address: u64, device: &Polled) {
     // The memory is the program's: it is read through the kernel, and used only if its content is valid.
     let Some(context) = peek::<*mut VerbsContext>(address) else { return };
     let field = |offset: usize| (context as u64).wrapping_add(offset as u64);
     let Some(fd) = peek::<c_int>(field(offset_of!(VerbsContext, cmd_fd))) else { return };
     let Some(poll) = peek::<*mut c_void>(field(offset_of!(VerbsContext, poll_cq))) else { return };
-    let is_its = descriptors::peek(fd).is_some_and(|found| std::ptr::eq(found, device));
+    let is_its = polled(fd).is_some_and(|found| std::ptr::eq(found, device));
     if !is_its || !is_providers(poll) {
         return;
     }
@@ -74,6 +76,12 @@ pub(crate) fn adopt(address: u64, device: &Context) {
         let slot = unsafe { &*std::ptr::with_exposed_provenance::<AtomicPtr<c_void>>(start as usize) };
         replace_function(slot, &START_POLL, start_poll as *mut c_void);
     }
+}
+
+/// What polls look at of the device behind `fd`.
+#[inline]
+fn polled<'a>(fd: RawFd) -> Option<&'a Polled> {
+    descriptors::peek(fd)?.polled()
 }
 
 /// Whether an address is one of rxe's provider's functions.
@@ -104,7 +112,7 @@ fn peek<T: Copy>(address: u64) -> Option<T> {
 fn wrap(context: *mut VerbsContext) {
     // SAFETY: null, or a context that libibverbs has made.
     let Some(verbs) = (unsafe { context.as_ref() }) else { return };
-    let Some(device) = descriptors::peek(verbs.cmd_fd) else { return };
+    let Some(device) = polled(verbs.cmd_fd) else { return };
     device.functions_are_wrapped();
     if !pause::is_wanted() {
         return;
@@ -170,7 +178,7 @@ pub(crate) fn armed() {
 
 /// The program is about to post a request of `device`.
 #[inline]
-pub(crate) fn posts(device: &Context) {
+pub(crate) fn posts(device: &Polled) {
     if pause::is_contended() {
         pause::posts(device);
     }
@@ -182,7 +190,7 @@ fn note(cq: *mut c_void, found: u32) {
     // SAFETY: `struct ibv_cq` and `struct ibv_cq_ex` begin with their context, and the program has just polled this one.
     let context = unsafe { cq.cast::<*mut VerbsContext>().read() };
     // SAFETY: a context is there as long as its queues.
-    let device = || descriptors::peek(unsafe { (*context).cmd_fd });
+    let device = || polled(unsafe { (*context).cmd_fd });
     if found == 0 {
         if pause::is_due(context.addr()) {
             pause::pause(device());

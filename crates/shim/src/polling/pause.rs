@@ -9,7 +9,7 @@
 //! thread's share of the processor, which is then missing when the data comes. So a thread that was seen to do so sleeps when it
 //! takes the completion of its last request, until something arrives ([`before_memory`]).
 
-use crate::session::Context;
+use crate::polled::Polled;
 use rdmesh_preload::settings::settings;
 use rustix::thread::nanosleep;
 use rustix::time::{ClockId, Timespec, clock_gettime};
@@ -111,7 +111,7 @@ pub(super) fn is_contended() -> bool {
 
 /// The thread is about to post a request.
 #[cold]
-pub(super) fn posts(device: &Context) {
+pub(super) fn posts(device: &Polled) {
     POLLING.with(|polling| {
         let mut memory = polling.memory.get();
         memory.on_post(now(), device.arrivals());
@@ -122,7 +122,7 @@ pub(super) fn posts(device: &Context) {
 /// The thread has taken so many completions, and will poll memory if it behaves as before: it sleeps until something arrives,
 /// unless something else than these has arrived since it posted.
 #[cold]
-pub(super) fn before_memory(device: Option<&Context>, found: u32) {
+pub(super) fn before_memory(device: Option<&Polled>, found: u32) {
     let Some(device) = device else { return };
     POLLING.with(|polling| {
         let mut memory = polling.memory.get();
@@ -169,7 +169,7 @@ pub(super) fn armed() {
 
 /// Yields or sleeps. `device` is the context that was polled last.
 #[cold]
-pub(super) fn pause(device: Option<&Context>) {
+pub(super) fn pause(device: Option<&Polled>) {
     POLLING.with(|polling| {
         let now = now();
         if polling.sleeps_soon(now) {
@@ -179,7 +179,7 @@ pub(super) fn pause(device: Option<&Context>) {
             polling.since.set(now);
         }
         let is_mixed = polling.is_mixed.replace(false);
-        let contended = device.is_some_and(Context::is_contended) || now < NO_YIELD_UNTIL.load(Ordering::Relaxed);
+        let contended = device.is_some_and(Polled::is_contended) || now < NO_YIELD_UNTIL.load(Ordering::Relaxed);
         if CONTENDED.load(Ordering::Relaxed) != contended {
             CONTENDED.store(contended, Ordering::Relaxed);
         }
@@ -212,7 +212,7 @@ impl Polling {
 
     /// Sleeps until there is a completion, if there was none since the last pause, which was just before. All queues of the
     /// context that the program polls in turn, it has polled since then.
-    fn sleep(&self, device: &Context, now: u64) {
+    fn sleep(&self, device: &Polled, now: u64) {
         let (context, completions) = (self.context.get(), device.arrivals());
         let (last_context, last_completions, last) = self.seen.replace((context, completions, now));
         if last_context == context && last_completions == completions && now - last < WITHOUT_PAUSE {

@@ -6,8 +6,8 @@ use super::completion;
 use super::context::{Context, borrow};
 use super::doorbell;
 use super::response::Response;
-use crate::descriptors::{self, Kind, TABLE};
 use crate::memory::{self, Registration};
+use crate::{descriptors, polling};
 use rdmesh_uverbs::abi::{
     CommandHeader, CreateCq, EXTENDED, ExCreateCq, ExtendedCommandHeader, MmapInfo, ModifySrq, RegMr, RxeModifySrq,
     number,
@@ -46,11 +46,11 @@ pub(crate) fn write(context: &Context, fd: RawFd, bytes: &[u8]) -> Written {
 #[cold]
 #[inline(never)]
 fn send(fd: RawFd, bytes: &[u8]) -> Written {
-    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Written::Foreign };
+    let Some(context) = descriptors::get::<Context>(fd) else { return Written::Foreign };
     let _gate = memory::gate();
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        TABLE.forget(fd);
+        descriptors::forget(fd);
         return Written::Foreign;
     }
     Written::Command(Command::parse(bytes).and_then(|command| command.execute(&context)))
@@ -116,7 +116,9 @@ impl<'a> Command<'a> {
     }
 
     fn attempt(&self, context: &Arc<Context>, deliver: &mut impl FnMut(&[u8])) -> Result<(), Errno> {
-        context.find_functions();
+        if let Some(queue) = context.polled().take_queue() {
+            polling::adopt(queue, context.polled());
+        }
         let bytes = self.with_channel_number(context)?;
         let registration = self.register()?;
         let mut state = context.lock();
@@ -143,7 +145,7 @@ impl<'a> Command<'a> {
         }
         deliver(reply.response());
         if let Some(queue) = self.made_queue() {
-            context.has_queue(queue);
+            context.polled().has_queue(queue);
         }
         self.return_mminfo(&reply);
         Ok(())

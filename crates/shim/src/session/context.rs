@@ -2,30 +2,28 @@
 
 use super::events::Events;
 use super::filling::FillingChannel;
-use crate::descriptors::{Kind, OwnFd, TABLE};
-use crate::linger::Lease;
-use crate::{memory, polling};
+use super::lease::Lease;
+use crate::descriptors::{self, Device};
+use crate::memory;
+use crate::polled::Polled;
 use rdmesh_preload::channel::ReceivedFd;
 use rdmesh_preload::link::{State, connect, identity};
 use rdmesh_preload::settings::settings;
-use rdmesh_preload::{Channel, Endpoint, Link};
+use rdmesh_preload::{Channel, Endpoint, Link, OwnFd};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
 use rdmesh_uverbs::ring::QueueFile;
 use rdmesh_uverbs::session::{FdUse, OpenReply, RequestKind};
 use rdmesh_uverbs::shared::SharedMemory;
 use rustix::fd::{AsFd, BorrowedFd, IntoRawFd, RawFd};
 use rustix::io::Errno;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, MutexGuard};
-use std::time::Duration;
 use zerocopy::FromBytes;
 
 pub(super) use super::link::borrow;
 
 /// A device context: one `open` of the device, and its duplicates.
 pub(crate) struct Context {
-    page: ContextPage,
-    workers: WorkerFlags,
+    polled: Polled,
     wake: OwnFd,
     /// The queue memory, which the command descriptor is too.
     queues: OwnFd,
@@ -33,8 +31,6 @@ pub(crate) struct Context {
     events: Events,
     link: Link<FillingChannel>,
     lease: Lease,
-    /// Address of a completion queue of the program, by which its functions can be found; 0 for none, all ones for found.
-    queue: AtomicU64,
 }
 
 /// Opens the device; returns its command descriptor.
@@ -51,15 +47,15 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
     let mut fds = reply.into_fds().into_iter().filter(|fd| fd.purpose == FdUse::Open);
     let mut next = || fds.next().ok_or(Errno::IO);
     let (workers, wake) = (next()?, next()?);
+    let page = ContextPage::new(page).ok_or(Errno::IO)?;
+    let workers = map(&workers, WORKERS_LEN).and_then(WorkerFlags::new).ok_or(Errno::IO)?;
     let number = rustix::io::fcntl_dupfd_cloexec(&queues, 0)?;
     let context = Context {
-        page: ContextPage::new(page).ok_or(Errno::IO)?,
-        workers: map(&workers, WORKERS_LEN).and_then(WorkerFlags::new).ok_or(Errno::IO)?,
+        polled: Polled::new(page, workers),
         wake: OwnFd::new(wake.fd),
         identity: identity(queues.as_fd())?,
         queues: OwnFd::new(queues),
         events: Events::default(),
-        queue: AtomicU64::new(0),
         lease: Lease::default(),
         link: Link::new(endpoint, socket, FillingChannel::new(channel), RequestKind::Attach, token),
     };
@@ -70,32 +66,17 @@ pub(crate) fn open(endpoint: &'static Endpoint, close_on_exec: bool) -> Result<R
         rustix::io::fcntl_setfd(&number, rustix::io::FdFlags::empty())?;
     }
     let number = number.into_raw_fd();
-    TABLE.set(number, Kind::Device(Arc::new(context)));
+    descriptors::set(number, Arc::new(context));
     Ok(number)
 }
 
 impl Context {
-    /// The program's poll functions are wrapped.
-    pub(crate) fn functions_are_wrapped(&self) {
-        self.queue.store(u64::MAX, Ordering::Relaxed);
-    }
-
-    /// The program is making a completion queue at `address`.
-    pub(super) fn has_queue(&self, address: u64) {
-        let _ = self.queue.compare_exchange(0, address, Ordering::Relaxed, Ordering::Relaxed);
-    }
-
-    /// Looks for the program's poll functions, once, after it has made its first completion queue.
-    pub(super) fn find_functions(&self) {
-        let address = self.queue.load(Ordering::Relaxed);
-        if address != 0 && address != u64::MAX {
-            self.queue.store(u64::MAX, Ordering::Relaxed);
-            polling::adopt(address, self);
-        }
+    pub(super) fn polled(&self) -> &Polled {
+        &self.polled
     }
 
     pub(super) fn page(&self) -> &ContextPage {
-        &self.page
+        self.polled.page()
     }
 
     /// The queue memory.
@@ -114,22 +95,7 @@ impl Context {
     }
 
     pub(super) fn workers(&self) -> &WorkerFlags {
-        &self.workers
-    }
-
-    /// Whether the router says that other programs want the processors.
-    pub(crate) fn is_contended(&self) -> bool {
-        self.workers.is_contended()
-    }
-
-    /// Number of completions, and of WRITEs by peers.
-    pub(crate) fn arrivals(&self) -> u32 {
-        self.page.arrivals()
-    }
-
-    /// Sleeps until there are more than `seen`, but not longer than `limit`.
-    pub(crate) fn wait_arrival(&self, seen: u32, limit: Duration) {
-        self.page.wait_arrival(seen, limit);
+        self.polled.workers()
     }
 
     /// Wakes the router's worker.
@@ -142,22 +108,6 @@ impl Context {
     /// Whether `fd` still is this context's command descriptor: not if the program closed it without the replaced functions.
     pub(super) fn owns(&self, fd: BorrowedFd<'_>) -> bool {
         identity(fd) == Ok(self.identity)
-    }
-
-    /// The program has one more descriptor of this context.
-    pub(crate) fn gained_descriptor(&self) {
-        if self.link.gained_descriptor() {
-            memory::device_opened();
-        }
-    }
-
-    /// The program has one less.
-    pub(crate) fn lost_descriptor(&self) {
-        let farewell = self.lease.is_asked_for().then(Lease::farewell);
-        let farewell = farewell.as_ref().map(|body| (RequestKind::Linger, &body[..]));
-        if self.link.lost_descriptor(farewell) {
-            memory::device_closed();
-        }
     }
 
     /// Its lease.
@@ -181,6 +131,26 @@ impl Context {
     /// See [`Link::connection`].
     pub(super) fn connection(&self, state: &mut State<FillingChannel>) -> Result<RawFd, Errno> {
         self.link.connection(state)
+    }
+}
+
+impl Device for Context {
+    fn gained_descriptor(&self) {
+        if self.link.gained_descriptor() {
+            memory::device_opened();
+        }
+    }
+
+    fn lost_descriptor(&self) {
+        let farewell = self.lease.is_asked_for().then(Lease::farewell);
+        let farewell = farewell.as_ref().map(|body| (RequestKind::Linger, &body[..]));
+        if self.link.lost_descriptor(farewell) {
+            memory::device_closed();
+        }
+    }
+
+    fn polled(&self) -> Option<&Polled> {
+        Some(&self.polled)
     }
 }
 

@@ -41,7 +41,7 @@ pub(super) fn post_send(context: &Context, request: &PostSend, has_room: bool) -
         // A removed device has no queue pair states.
         return Err(if context.events().is_over() { Errno::IO } else { Errno::INVAL });
     }
-    polling::posts(context);
+    polling::posts(context.polled());
     context.page().ring(qp);
     if context.page().must_wake(context.workers()) {
         context.wake();

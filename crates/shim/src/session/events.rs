@@ -5,8 +5,8 @@
 #![allow(unsafe_code)]
 
 use super::link::{borrow, identity};
-use crate::descriptors::OwnFd;
 use crate::memory;
+use rdmesh_preload::OwnFd;
 use rustix::fd::{AsFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::io::Errno;
 use std::sync::atomic::{AtomicBool, Ordering};

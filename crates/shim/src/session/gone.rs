@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 
 use super::{Context, completion};
-use crate::descriptors::{self, Kind, TABLE};
+use crate::descriptors;
 use crate::errno::minus_one;
 use crate::memory;
 use libc::{c_int, c_void, size_t, ssize_t};
@@ -48,10 +48,8 @@ pub(crate) fn end_of_events(fd: c_int, buffer: *mut c_void, count: size_t) -> ss
 /// reported.
 fn context_of(fd: RawFd) -> Option<Arc<Context>> {
     let mut found = None;
-    TABLE.for_each(|number| {
-        if let Some(Kind::Device(context)) = descriptors::kind(number)
-            && context.events().check(fd).is_ok()
-        {
+    descriptors::for_each(|context: Arc<Context>| {
+        if context.events().check(fd).is_ok() {
             found = Some(context);
         }
     });

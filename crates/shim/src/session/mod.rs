@@ -6,6 +6,7 @@
 //! * [`doorbell`]: the two commands that are never sent as messages.
 //! * [`events`]: the descriptor of asynchronous events; [`gone`]: its contents after the router's death.
 //! * [`ioctl`]: the newer form of the ABI.
+//! * [`lease`]: how a device outlives its program.
 //! * [`counters`]: port counters, read from the router.
 //! * [`cm`]: the connection manager's device.
 //! * [`filling`]: commands for which the router wants memory.
@@ -21,6 +22,7 @@ mod events;
 mod filling;
 mod gone;
 mod ioctl;
+mod lease;
 mod response;
 #[cfg(test)]
 mod tests;
@@ -30,5 +32,6 @@ pub(crate) use command::{Written, write};
 pub(crate) use context::{Context, open};
 pub(crate) use gone::end_of_events;
 pub(crate) use ioctl::verbs_ioctl;
+pub(crate) use lease::Lease;
 
 use rdmesh_preload::{channel, link};

@@ -6,7 +6,8 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::{errno, memory, real};
+use crate::memory::{self, again};
+use crate::{errno, real};
 use libc::{c_int, c_uint, c_void, mmsghdr, pollfd, sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use rustix::fd::BorrowedFd;
 use rustix::fs::{FileType, fstat, major};
@@ -177,21 +178,7 @@ pub(super) enum Way {
     Out,
 }
 
-/// Repeats a call until it ends otherwise than by a stop; its argument says whether it is the first time.
-#[inline]
-pub(crate) fn again<R: Copy + PartialEq + From<i8>>(mut call: impl FnMut(bool) -> R) -> R {
-    let mut first = true;
-    loop {
-        let cuts = memory::cuts();
-        let result = call(first);
-        if result != R::from(-1) || memory::cuts() == cuts || !errno::is(Errno::INTR) {
-            return result;
-        }
-        first = false;
-    }
-}
-
-/// The same for a call that may be bounded by a time-out of its socket, which counts from the beginning again: from the first
+/// [`again`] for a call that may be bounded by a time-out of its socket, which counts from the beginning again: from the first
 /// stop on it is kept here.
 #[inline]
 pub(super) fn on_socket<R: Copy + PartialEq + From<i8>>(fd: c_int, way: Way, mut call: impl FnMut() -> R) -> R {

@@ -17,8 +17,7 @@ mod command;
 mod reader;
 
 use super::Written;
-use crate::descriptors::{self, Kind, TABLE};
-use crate::interpose;
+use crate::descriptors::{self, Device};
 use crate::{memory, real};
 use command::Command;
 use rdmesh_preload::link::{borrow, connect, identity};
@@ -59,7 +58,7 @@ pub(crate) fn open(endpoint: &'static Endpoint, flags: OFlags) -> Result<RawFd, 
         rustix::io::fcntl_setfd(&events, FdFlags::empty())?;
     }
     let fd = events.into_raw_fd();
-    TABLE.set(fd, Kind::Cm(Arc::new(opened)));
+    descriptors::set(fd, Arc::new(opened));
     Ok(fd)
 }
 
@@ -80,31 +79,31 @@ pub(crate) fn write(fd: RawFd, bytes: &[u8]) -> Written {
 
 /// Whether `fd` still is a channel's: not if the program closed it without the replaced functions.
 fn is_channel(fd: RawFd) -> bool {
-    let Some(Kind::Cm(channel)) = descriptors::kind(fd) else { return false };
+    let Some(channel) = descriptors::get::<CmChannel>(fd) else { return false };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if channel.owns(unsafe { borrow(fd) }) {
         return true;
     }
     let _gate = memory::gate();
-    TABLE.forget(fd);
+    descriptors::forget(fd);
     false
 }
 
-impl CmChannel {
-    /// The program has one more descriptor of this channel.
-    pub(crate) fn gained_descriptor(&self) {
+impl Device for CmChannel {
+    fn gained_descriptor(&self) {
         if self.link.gained_descriptor() {
             memory::device_opened();
         }
     }
 
-    /// The program has one less.
-    pub(crate) fn lost_descriptor(&self) {
+    fn lost_descriptor(&self) {
         if self.link.lost_descriptor(None) {
             memory::device_closed();
         }
     }
+}
 
+impl CmChannel {
     fn owns(&self, fd: BorrowedFd<'_>) -> bool {
         identity(fd) == Ok(self.events)
     }
@@ -183,16 +182,13 @@ impl Command<'_> {
 
 /// The channel with the program's descriptor `fd`.
 fn channel(fd: RawFd) -> Result<Arc<CmChannel>, Errno> {
-    match descriptors::kind(fd) {
-        Some(Kind::Cm(channel)) => Ok(channel),
-        _ => Err(Errno::BADF),
-    }
+    descriptors::get(fd).ok_or(Errno::BADF)
 }
 
 /// The router's number for the channel with the program's descriptor `fd`.
 fn channel_number(fd: RawFd) -> Result<u32, Errno> {
-    match descriptors::kind(fd) {
-        Some(Kind::Cm(channel)) => Ok(channel.number),
+    match descriptors::peek_as::<CmChannel>(fd) {
+        Some(channel) => Ok(channel.number),
         // SAFETY: a number that is not open gives EBADF.
         _ if fd < 0 || rustix::io::fcntl_getfd(unsafe { borrow(fd) }).is_err() => Err(Errno::NOENT),
         _ => Err(Errno::INVAL),
@@ -201,7 +197,7 @@ fn channel_number(fd: RawFd) -> Result<u32, Errno> {
 
 fn wait_for_a_signal() -> Errno {
     // SAFETY: has no preconditions. By the library's own function, which only a signal of the program's ends.
-    interpose::again(|_| unsafe { libc::pause() });
+    memory::again(|_| unsafe { libc::pause() });
     Errno::INTR
 }
 

@@ -18,8 +18,7 @@ mod objects;
 
 use super::context::Context;
 use super::link::borrow;
-use crate::descriptors::{self, Kind, TABLE};
-use crate::memory;
+use crate::{descriptors, memory};
 use bundle::Bundle;
 use rdmesh_uverbs::abi::{
     DRIVER_RXE, DestroyCqResponse, DestroyQpResponse, DestroySrqResponse, VerbsIoctl, VerbsIoctlAttr, find_method,
@@ -57,7 +56,7 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
     // SAFETY: the attributes follow the header, as many as it says (its length was checked).
     unsafe { bundle.parse(specs, argument.cast::<VerbsIoctl>().add(1).cast(), count)? };
     if (head.object_id, head.method_id) == (object::DEVICE, method::INVOKE_WRITE)
-        && let Some(context) = descriptors::peek(fd)
+        && let Some(context) = descriptors::peek_as(fd)
         && let Some(result) = invoke::answer(context, &bundle)
     {
         return result;
@@ -67,10 +66,10 @@ pub(crate) fn verbs_ioctl(fd: RawFd, argument: *mut libc::c_void) -> Result<(), 
 
 fn execute(fd: RawFd, head: VerbsIoctl, bundle: &Bundle) -> Result<(), Errno> {
     let _gate = memory::gate();
-    let Some(Kind::Device(context)) = descriptors::kind(fd) else { return Err(Errno::BADF) };
+    let Some(context) = descriptors::get::<Context>(fd) else { return Err(Errno::BADF) };
     // SAFETY: a number that the program closes meanwhile gives EBADF.
     if !context.owns(unsafe { borrow(fd) }) {
-        TABLE.forget(fd);
+        descriptors::forget(fd);
         return Err(Errno::NOTTY);
     }
     let context = &context;

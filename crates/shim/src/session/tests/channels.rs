@@ -184,7 +184,7 @@ fn a_number_that_became_something_else_is_no_channel() {
     let (read, written) = rustix::pipe::pipe().unwrap();
     unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&written), fd) };
     assert!(matches!(cm::write(fd, &command(DISCONNECT, 0, &[1])), Written::Foreign));
-    assert!(descriptors::kind(fd).is_none());
+    assert!(descriptors::peek(fd).is_none());
     link::discard(fd);
     drop(read);
 }
@@ -407,7 +407,7 @@ fn under_high_number(fd: RawFd) -> RawFd {
     // SAFETY: makes a descriptor.
     let high = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 800) };
     assert!(high >= 800);
-    TABLE.duplicated(fd, high);
+    descriptors::duplicated(fd, high);
     close(fd);
     high
 }

@@ -39,7 +39,7 @@ fn a_descriptor_is_inherited_only_when_asked() {
 fn a_router_that_has_gone_is_an_io_error() {
     let router = Router::start();
     let fd = router.open();
-    let context = descriptors::peek(fd).unwrap();
+    let context = descriptors::peek_as::<Context>(fd).unwrap();
     let connection = context.connection(&mut context.lock()).unwrap();
     rustix::net::shutdown(unsafe { BorrowedFd::borrow_raw(connection) }, rustix::net::Shutdown::Both).unwrap();
     assert_eq!(write_command(fd, &legacy(DEALLOC_PD, 0, &[1])), Err(Errno::IO));
@@ -61,7 +61,7 @@ fn a_router_that_has_gone_is_one_fatal_event_and_then_an_error() {
     use std::os::fd::AsRawFd;
     let router = Router::start();
     let fd = router.open();
-    let Some(Kind::Device(context)) = descriptors::kind(fd) else { panic!("no device") };
+    let Some(context) = descriptors::get::<Context>(fd) else { panic!("no device") };
     let Router { page, events, program, .. } = router;
     let number = program.as_raw_fd();
     context.events().made(number);
@@ -96,7 +96,7 @@ fn a_number_that_became_something_else_is_no_device() {
     let fd = router.open();
     let (read, written) = rustix::pipe::pipe().unwrap();
     unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&written), fd) };
-    let context = descriptors::peek(fd).unwrap();
+    let context = descriptors::peek_as::<Context>(fd).unwrap();
     assert!(matches!(write(context, fd, b"hello, world"), Written::Foreign));
     assert!(descriptors::peek(fd).is_none());
     link::discard(fd);
@@ -149,9 +149,9 @@ fn a_forked_child_attaches_with_the_token() {
 fn the_device_is_closed_with_its_last_descriptor() {
     let router = Router::start();
     let fd = router.open();
-    let Some(Kind::Device(context)) = descriptors::kind(fd) else { panic!("no device") };
+    let Some(context) = descriptors::get::<Context>(fd) else { panic!("no device") };
     let copy = rustix::io::fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(fd) }, 0).unwrap().into_raw_fd();
-    TABLE.set(copy, Kind::Device(context.clone()));
+    descriptors::set(copy, context.clone());
     close(fd);
     let connection = || context.connection(&mut context.lock());
     assert!(connection().is_ok());

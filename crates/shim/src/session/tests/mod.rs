@@ -4,7 +4,6 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "every block borrows a descriptor that its test holds open")]
 
 use super::*;
-use crate::descriptors::{Kind, TABLE};
 use crate::endpoint::Endpoint;
 use crate::{descriptors, memory};
 use rdmesh_uverbs::page::{CONTEXT_PAGE_LEN, ContextPage, WORKERS_LEN, WorkerFlags};
@@ -197,14 +196,14 @@ fn reply(socket: BorrowedFd<'_>, answer: &Answer) {
 
 /// Behaves as the replaced `write`.
 fn write_command(fd: RawFd, command: &[u8]) -> Result<(), Errno> {
-    match write(descriptors::peek(fd).expect("a command descriptor"), fd, command) {
+    match write(descriptors::peek_as::<Context>(fd).expect("a command descriptor"), fd, command) {
         Written::Command(result) => result,
         Written::Foreign => panic!("not taken for a command"),
     }
 }
 
 fn close(fd: RawFd) {
-    TABLE.forget(fd);
+    descriptors::forget(fd);
     link::discard(fd);
 }
 
