@@ -1,4 +1,4 @@
-# Builds the product: rdmesh, rdmesh-cni, rdmesh-runtime, rdmesh-device-plugin, rdmesh-network-policies, rdmesh-guest, librdmesh.so, librdmesh-sockets.so and librdmesh-mpi.so, in target/release or, for tests, in target/tested.
+# Builds the product: rdmesh, rdmesh-cni, rdmesh-runtime, rdmesh-device-plugin, rdmesh-dra-driver, rdmesh-network-policies, rdmesh-guest, librdmesh.so, librdmesh-sockets.so and librdmesh-mpi.so, in target/release or, for tests, in target/tested.
 # shellcheck shell=bash
 . scripts/setup.sh
 
@@ -22,12 +22,12 @@ build_product() {
         return
     fi
     need build
-    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli -p rdmesh-cni -p rdmesh-oci -p rdmesh-kube -p rdmesh-kube-policy
+    step "building rdmesh ($profile)" cargo build --profile "$profile" -p rdmesh-cli -p rdmesh-cni -p rdmesh-oci -p rdmesh-kube -p rdmesh-dra -p rdmesh-kube-policy
     step "building the libraries ($profile)" build_libraries "$profile"
     export RDMESH_BIN=$PWD/target/$profile
 }
 
 dev_build() {
     build_product release
-    say "built: target/release/rdmesh target/release/rdmesh-cni target/release/rdmesh-runtime target/release/rdmesh-device-plugin target/release/rdmesh-network-policies target/release/rdmesh-guest target/release/librdmesh.so target/release/librdmesh-sockets.so target/release/librdmesh-mpi.so"
+    say "built: target/release/rdmesh target/release/rdmesh-cni target/release/rdmesh-runtime target/release/rdmesh-device-plugin target/release/rdmesh-dra-driver target/release/rdmesh-network-policies target/release/rdmesh-guest target/release/librdmesh.so target/release/librdmesh-sockets.so target/release/librdmesh-mpi.so"
 }

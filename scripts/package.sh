@@ -104,11 +104,11 @@ package_guest() {
 package_kubernetes() {
     local built=$1
     begin_package rdmesh-kubernetes
-    put 755 "$built"/rdmesh-device-plugin "$built"/rdmesh-network-policies /usr/bin
+    put 755 "$built"/{rdmesh-device-plugin,rdmesh-dra-driver,rdmesh-network-policies} /usr/bin
     put 644 packaging/kubernetes/*.service /usr/lib/systemd/system
-    put 644 packaging/kubernetes/network-policies.yaml /usr/share/doc/rdmesh-kubernetes
+    put 644 packaging/kubernetes/*.yaml /usr/share/doc/rdmesh-kubernetes
     put 644 packaging/kubernetes/device-plugin.env /etc/rdmesh
-    control rdmesh-kubernetes "libc6 (>= $(needed_libc "$built"/rdmesh-{device-plugin,network-policies})), rdmesh (= $(package_version))" '' \
+    control rdmesh-kubernetes "libc6 (>= $(needed_libc "$built"/rdmesh-{device-plugin,dra-driver,network-policies})), rdmesh (= $(package_version))" '' \
         'RDMA device for pods of Kubernetes' 'For a node: its pods ask for endpoints as for other devices.'
     printf '/etc/rdmesh/device-plugin.env\n' >"$ROOT/DEBIAN/conffiles"
     end_package

@@ -99,7 +99,7 @@ part_pools() {
 part_cni() {
     need run test cni
     build_product tested
-    run_tests cni podman kubernetes network_policies
+    run_tests cni podman kubernetes claims network_policies
 }
 
 part_software() {

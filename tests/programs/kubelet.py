@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
-"""A kubelet, as far as device plugins and CNI plugins meet it.
+"""A kubelet, as far as device plugins, drivers of dynamic resource allocation and CNI plugins meet it.
 
-It registers device plugins, gives their devices to containers of pods and says which pods have which, with the messages of
-k8s.io/kubelet/pkg/apis (deviceplugin/v1beta1, podresources/v1). A test directs it by lines of JSON on standard input, and each is
-answered by one:
+It registers device plugins and drivers, gives their devices to containers of pods and says which pods have which, with the messages of
+k8s.io/kubelet/pkg/apis (deviceplugin/v1beta1, pluginregistration/v1, dra/v1, podresources/v1). A test directs it by lines of JSON on
+standard input, and each is answered by one:
 
   {"do": "devices", "resource": R}                      healthy and known devices of a resource
   {"do": "admit", "pod": "NAMESPACE/NAME", "resource": R, "count": 1}   what a container of a new pod is created with
   {"do": "start", "pod": "NAMESPACE/NAME"}              a container of it starts, for the first time or again
   {"do": "end", "pod": "NAMESPACE/NAME"}                it ends, and its devices are free
+  {"do": "prepare", "driver": D, "claim": {"namespace": …, "name": …, "uid": …}, "pod": NAME}   devices of a claim, of a pod that has it
+  {"do": "unprepare", "driver": D, "claim": …}          no pod has the claim any more
 """
 
 import json
@@ -42,10 +44,32 @@ DEVICE_PLUGIN = """
 POD_RESOURCES = """
     ListPodResourcesRequest
     ContainerDevices resource_name=1:string device_ids=2:*string
-    ContainerResources name=1:string devices=2:*ContainerDevices
+    CDIDevice name=1:string
+    ClaimResource cdi_devices=1:*CDIDevice driver_name=2:string pool_name=3:string device_name=4:string
+    DynamicResource claim_name=2:string claim_namespace=3:string claim_resources=4:*ClaimResource
+    ContainerResources name=1:string devices=2:*ContainerDevices dynamic_resources=5:*DynamicResource
     PodResources name=1:string namespace=2:string containers=3:*ContainerResources
     ListPodResourcesResponse pod_resources=1:*PodResources
 """
+REGISTRATION = """
+    InfoRequest
+    PluginInfo type=1:string name=2:string endpoint=3:string supported_versions=4:*string
+    RegistrationStatus plugin_registered=1:bool error=2:string
+    RegistrationStatusResponse
+"""
+DRA = """
+    Claim namespace=1:string uid=2:string name=3:string
+    NodePrepareResourcesRequest claims=1:*Claim
+    Device request_names=1:*string pool_name=2:string device_name=3:string cdi_device_ids=4:*string
+    NodePrepareResourceResponse devices=1:*Device error=2:string
+    Prepared key=1:string value=2:NodePrepareResourceResponse
+    NodePrepareResourcesResponse claims=1:*Prepared
+    NodeUnprepareResourcesRequest claims=1:*Claim
+    NodeUnprepareResourceResponse error=1:string
+    Unprepared key=1:string value=2:NodeUnprepareResourceResponse
+    NodeUnprepareResourcesResponse claims=1:*Unprepared
+"""
+DRA_PACKAGE = "k8s.io.kubelet.pkg.apis.dra.v1"
 
 
 def messages(package, text):
@@ -71,6 +95,8 @@ def messages(package, text):
 
 PLUGIN = messages("v1beta1", DEVICE_PLUGIN)
 PODS = messages("v1", POD_RESOURCES)
+REGISTERED = messages("pluginregistration", REGISTRATION)
+CLAIMS = messages(DRA_PACKAGE, DRA)
 
 
 class Plugin:
@@ -102,8 +128,33 @@ class Plugin:
         return sorted(d for d, health in self.health.items() if health == "Healthy" and d not in self.taken)
 
 
+class Driver:
+    """A driver of dynamic resource allocation, found by its socket in the registry."""
+
+    def __init__(self, registry, name):
+        registration = grpc.insecure_channel("unix://" + os.path.join(registry, name + "-reg.sock"))
+        service = "/pluginregistration.Registration/"
+        info = self.call(registration, service + "GetInfo", REGISTERED["InfoRequest"](), REGISTERED["PluginInfo"])
+        assert (info.type, info.name) == ("DRAPlugin", name) and "v1.DRAPlugin" in info.supported_versions, info
+        self.channel = grpc.insecure_channel("unix://" + info.endpoint)
+        status = REGISTERED["RegistrationStatus"](plugin_registered=True)
+        self.call(registration, service + "NotifyRegistrationStatus", status, REGISTERED["RegistrationStatusResponse"])
+
+    def call(self, channel, path, request, answer):
+        call = channel.unary_unary(path, type(request).SerializeToString, answer.FromString)
+        return call(request, timeout=20, wait_for_ready=True)
+
+    def ask(self, method, claim):
+        request = CLAIMS[method + "Request"](claims=[CLAIMS["Claim"](**claim)])
+        answer = self.call(self.channel, f"/{DRA_PACKAGE}.DRAPlugin/{method}", request, CLAIMS[method + "Response"])
+        [one] = answer.claims
+        assert one.key == claim["uid"], answer
+        return one.value
+
+
 class Kubelet:
     def __init__(self, directory):
+        self.registry, self.drivers, self.claimed = os.path.join(directory, "plugins_registry"), {}, {}
         self.folder, self.plugins, self.servers = os.path.join(directory, "device-plugins"), {}, []
         # As the kubelet does when it starts: sockets of plugins that it does not know yet are removed.
         os.makedirs(self.folder, exist_ok=True)
@@ -138,6 +189,14 @@ class Kubelet:
                 namespace, name = pod.split("/")
                 container = answer.pod_resources.add(name=name, namespace=namespace).containers.add(name="main")
                 container.devices.add(resource_name=plugin.resource, device_ids=[device])
+        for (driver, _), (claim, pods, devices) in self.claimed.items():
+            for name in pods:
+                container = answer.pod_resources.add(name=name, namespace=claim["namespace"]).containers.add(name="main")
+                claimed = container.dynamic_resources.add(claim_name=claim["name"], claim_namespace=claim["namespace"])
+                for device in devices:
+                    cdi = [PODS["CDIDevice"](name=one) for one in device.cdi_device_ids]
+                    one = {"driver_name": driver, "pool_name": device.pool_name, "device_name": device.device_name}
+                    claimed.claim_resources.add(cdi_devices=cdi, **one)
         return answer
 
     def of(self, pod):
@@ -168,6 +227,24 @@ class Kubelet:
         for plugin, device in self.of(pod):
             del plugin.taken[device]
         return {}
+
+    def driver(self, name):
+        if name not in self.drivers:
+            self.drivers[name] = Driver(self.registry, name)
+        return self.drivers[name]
+
+    def prepare(self, driver, claim, pod):
+        prepared = self.driver(driver).ask("NodePrepareResources", claim)
+        if not prepared.error:
+            self.claimed.setdefault((driver, claim["uid"]), (claim, [], prepared.devices))[1].append(pod)
+        shown = [{"requests": list(d.request_names), "pool": d.pool_name, "device": d.device_name, "cdi": list(d.cdi_device_ids)} for d in prepared.devices]
+        return {"devices": shown, "error": prepared.error}
+
+    def unprepare(self, driver, claim):
+        error = self.driver(driver).ask("NodeUnprepareResources", claim).error
+        if not error:
+            self.claimed.pop((driver, claim["uid"]), None)
+        return {"error": error}
 
 
 def main():

@@ -11,6 +11,7 @@ mod flow;
 pub mod forge;
 pub mod guest;
 mod hosts;
+pub mod kubernetes;
 mod lab;
 pub mod machine;
 pub mod methods;

@@ -2,11 +2,11 @@
 //!
 //! The kubelet is `tests/programs/kubelet.py`: it speaks to plugins as the kubelet does, and pods are network namespaces.
 
-use rdmesh_tests::{Lab, Namespace, Program, product, root, until};
+use rdmesh_tests::kubernetes::{Pod, kubelet};
+use rdmesh_tests::{Lab, Namespace, Program, product, until};
 use serde_json::{Value, json};
-use std::io::Write;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -19,14 +19,6 @@ struct Node<'a> {
     folder: TempDir,
     kubelet: Program,
     _plugin: Program,
-}
-
-/// A pod with one container, as the kubelet creates it.
-struct Pod<'a> {
-    name: &'a str,
-    namespace: Namespace,
-    device: String,
-    directory: PathBuf,
 }
 
 impl<'a> Node<'a> {
@@ -81,27 +73,7 @@ impl<'a> Node<'a> {
 
     /// Has the CNI plugin do something for a pod, behind a plugin that has made `eth0`.
     fn cni(&self, command: &str, pod: &Pod<'_>) -> Value {
-        let (namespace, name) = pod.name.split_once('/').expect("a namespace and a name");
-        let config = json!({
-            "cniVersion": "1.1.0",
-            "name": "pods",
-            "type": "rdmesh-cni",
-            "stateDir": self.lab.dir(),
-            "kubeletDir": self.folder.path(),
-            "prevResult": before(pod),
-        });
-        let mut plugin = Command::new(product("rdmesh-cni"));
-        plugin.env_clear().env("CNI_COMMAND", command).env("CNI_CONTAINERID", pod.device.as_str());
-        plugin.env("CNI_IFNAME", "eth0").env("CNI_NETNS", pod.namespace.file());
-        plugin.env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"));
-        let mut child = plugin.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the plugin starts");
-        let mut input = child.stdin.take().expect("a pipe");
-        input.write_all(config.to_string().as_bytes()).expect("the plugin reads");
-        drop(input);
-        let output = child.wait_with_output().expect("the plugin ends");
-        let text = String::from_utf8_lossy(&output.stdout);
-        assert!(output.status.success(), "{command}: {text}");
-        if text.is_empty() { Value::Null } else { serde_json::from_str(&text).expect("a result") }
+        pod.cni(command, self.lab, self.folder.path())
     }
 
     /// The endpoint of a pod, if there is one.
@@ -109,17 +81,6 @@ impl<'a> Node<'a> {
         let all = self.lab.api("/v1/endpoints");
         all.as_array().expect("a list").iter().find(|one| one["name"] == pod.device.as_str()).cloned()
     }
-}
-
-fn kubelet(folder: &Path) -> Program {
-    let mut command = Command::new("/usr/bin/python3");
-    command.arg(root().join("tests/programs/kubelet.py")).arg(folder);
-    Program::start(command)
-}
-
-/// The result of the plugin that has made a pod's own network.
-fn before(pod: &Pod<'_>) -> Value {
-    json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "eth0", "sandbox": pod.namespace.file() }], "dns": {} })
 }
 
 #[test]
@@ -169,7 +130,7 @@ fn a_pod_without_devices_has_the_network_of_the_plugin_before() {
     let lab = Lab::start();
     let node = Node::start(&lab, &[]);
     let other = Pod { name: "team/other", namespace: Namespace::new(), device: "none".into(), directory: "".into() };
-    assert_eq!(node.cni("ADD", &other), before(&other));
+    assert_eq!(node.cni("ADD", &other), other.network_before());
     node.cni("CHECK", &other);
     node.cni("DEL", &other);
     assert_eq!(lab.api("/v1/endpoints"), json!([]));

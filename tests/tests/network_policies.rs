@@ -1,55 +1,35 @@
 //! NetworkPolicies of Kubernetes for RDMA: `rdmesh-network-policies`, stock programs on endpoints with pods' labels, and
 //! `tests/programs/apiserver.py` as the API server.
 
-use rdmesh_tests::{Lab, Output, Program, product, root, until};
+use rdmesh_tests::kubernetes::ApiServer;
+use rdmesh_tests::{Lab, Output, Program, product, until};
 use serde_json::{Value, json};
-use std::fs;
 use std::process::Command;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A router, an API server, and the program between them.
 struct Site {
     lab: Lab,
-    server: Program,
+    server: ApiServer,
     _program: Program,
-    _folder: TempDir,
 }
 
 impl Site {
     fn start() -> Self {
-        let (lab, folder) = (Lab::start(), tempfile::tempdir().expect("a temporary folder"));
-        let mut command = Command::new("/usr/bin/python3");
-        command.arg(root().join("tests/programs/apiserver.py"));
-        let mut server = Program::start(command);
-        let config = json!({
-            "apiVersion": "v1",
-            "kind": "Config",
-            "current-context": "test",
-            "clusters": [{ "name": "test", "cluster": { "server": format!("http://127.0.0.1:{}", server.next_line(LIMIT)) } }],
-            "users": [{ "name": "test", "user": {} }],
-            "contexts": [{ "name": "test", "context": { "cluster": "test", "user": "test" } }],
-        });
-        let file = folder.path().join("kubeconfig");
-        fs::write(&file, config.to_string()).expect("the folder is ours");
+        let (lab, server) = (Lab::start(), ApiServer::start());
         let mut program = Command::new(product("rdmesh-network-policies"));
-        program.arg("--state-dir").arg(lab.dir()).env("KUBECONFIG", file);
-        Self { lab, server, _program: Program::start(program), _folder: folder }
+        program.arg("--state-dir").arg(lab.dir()).env("KUBECONFIG", server.kubeconfig());
+        Self { lab, server, _program: Program::start(program) }
     }
 
     fn set(&mut self, object: Value) {
-        self.order(&json!({ "set": object }));
+        self.server.set(object);
     }
 
     fn remove(&mut self, object: Value) {
-        self.order(&json!({ "remove": object }));
-    }
-
-    fn order(&mut self, order: &Value) {
-        self.server.say(&order.to_string());
-        assert_eq!(self.server.next_line(LIMIT), "");
+        self.server.remove(object);
     }
 
     /// A pod of namespace `team` with an endpoint of its name.

@@ -1,5 +1,5 @@
-//! Pods of Kubernetes whose containers have endpoints as devices (`rdmesh-device-plugin`): each such endpoint gets its interface in the
-//! pod's network namespace.
+//! Pods of Kubernetes whose containers have endpoints, as devices (`rdmesh-device-plugin`) or by claims (`rdmesh-dra-driver`): each
+//! such endpoint gets its interface in the pod's network namespace.
 //!
 //! The kubelet gives devices to a pod before its network is set up, so it knows then which endpoints they are. An endpoint is made
 //! here, in the namespace, before the pod's first container starts.
@@ -9,14 +9,14 @@ use crate::config::Config;
 use crate::operation::{check_interface, missing_namespace, namespace, read_interface, refused};
 use crate::outcome::Error;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo, Netns};
-use rdmesh_fabric::{Client, InterfaceName, Isolation, Labels, Name};
+use rdmesh_fabric::{Client, ClientError, InterfaceName, Isolation, Labels, Name};
 use rdmesh_kubelet::RESOURCES;
 use rdmesh_kubelet::pod_resources::{self, PodDevice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// The endpoints that pods of a node have as devices.
+/// The endpoints that pods of a node have.
 pub(crate) struct Devices<'a> {
     pub(crate) config: &'a Config,
     pub(crate) client: &'a Client,
@@ -24,11 +24,13 @@ pub(crate) struct Devices<'a> {
     pub(crate) kubelet: &'a Path,
 }
 
-/// An endpoint that a container has as a device.
+/// An endpoint that a container has.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Slot {
     network: Name,
     name: Name,
+    /// Whether another pod has it, too: pods may have the same claim.
+    is_shared: bool,
 }
 
 impl Devices<'_> {
@@ -39,7 +41,7 @@ impl Devices<'_> {
             Call::Del(container) => self.remove(container),
             Call::Check(container) => self.check(container),
             Call::Status => self.client.status().map(drop).map_err(|error| Error::unavailable(&error)),
-            // Endpoints that no pod has are removed by the device plugin.
+            // Endpoints that no pod has are removed by the device plugin, or by the driver.
             Call::Gc | Call::Version => Ok(()),
         }
         .map(|()| String::new())
@@ -51,6 +53,9 @@ impl Devices<'_> {
         let (netns, path) = namespace(container)?;
         let slots = self.slots(container)?;
         for (number, slot) in slots.iter().enumerate() {
+            if slot.is_shared && self.is_elsewhere(slot, &path)? {
+                continue;
+            }
             // A pod's network may be set up again.
             self.remove_endpoint(slot)?;
             let made = self.create(slot, container, &netns, number);
@@ -94,7 +99,11 @@ impl Devices<'_> {
     fn remove(&self, container: &Container) -> Result<(), Error> {
         let Some(netns) = &container.netns else { return Ok(()) };
         let found = self.inside(netns)?;
-        let slots = found.into_iter().map(|info| Slot { network: info.endpoint.network, name: info.endpoint.name });
+        let slots = found.into_iter().map(|info| Slot {
+            network: info.endpoint.network,
+            name: info.endpoint.name,
+            is_shared: false,
+        });
         // One that cannot be removed does not keep the others.
         let removed: Vec<_> = slots.map(|slot| self.remove_endpoint(&slot)).collect();
         removed.into_iter().collect()
@@ -105,6 +114,9 @@ impl Devices<'_> {
         let (netns, path) = namespace(container)?;
         let inside = self.inside(&path)?;
         for slot in self.slots(container)? {
+            if slot.is_shared && self.is_elsewhere(&slot, &path)? {
+                continue;
+            }
             let is_it = |info: &&EndpointInfo| info.endpoint.network == slot.network && info.endpoint.name == slot.name;
             let missing =
                 || Error::unknown_container(&format!("endpoint `{}/{}` is not there", slot.network, slot.name));
@@ -116,33 +128,47 @@ impl Devices<'_> {
 
     /// Endpoints in a network namespace.
     fn inside(&self, netns: &Path) -> Result<Vec<EndpointInfo>, Error> {
-        let identity = |file: &Path| std::fs::metadata(file).map(|file| (file.dev(), file.ino()));
         let wanted = match identity(netns) {
             Ok(wanted) => wanted,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(missing_namespace(netns, &error)),
         };
         let all = self.client.endpoints().map_err(|error| refused(&error))?;
-        let is_inside = |info: &EndpointInfo| {
-            let file = info.namespace.as_deref();
-            info.endpoint.isolation == Isolation::Given
-                && file.is_some_and(|file| identity(file).is_ok_and(|own| own == wanted))
-        };
-        Ok(all.into_iter().filter(is_inside).collect())
+        Ok(all.into_iter().filter(|info| given_namespace(info) == Some(wanted)).collect())
     }
 
-    /// The endpoints that containers of a pod have as devices; none where the runtime connects something else than a pod.
+    /// Whether an endpoint is in the network namespace of a pod that has it, and not in this one.
+    fn is_elsewhere(&self, slot: &Slot, netns: &Path) -> Result<bool, Error> {
+        match self.client.endpoint(&slot.network, &slot.name) {
+            Ok(info) => Ok(given_namespace(&info).is_some_and(|place| identity(netns).ok() != Some(place))),
+            Err(ClientError::Refused { status: 404, .. }) => Ok(false),
+            Err(error) => Err(refused(&error)),
+        }
+    }
+
+    /// The endpoints that containers of a pod have; none where the runtime connects something else than a pod.
     fn slots(&self, container: &Container) -> Result<Vec<Slot>, Error> {
         let Some(pod) = container.pod() else { return Ok(Vec::new()) };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
         let runtime = runtime.map_err(|error| Error::failed(&error))?;
         let listed = runtime.block_on(pod_resources::list(&pod_resources::socket(self.kubelet)));
         let devices = listed.map_err(|error| Error::try_again_later(&error))?;
-        Ok(devices
-            .iter()
-            .filter(|one| one.namespace == pod.namespace && one.pod == pod.name)
-            .filter_map(Slot::of)
-            .collect())
+        let is_own = |one: &&PodDevice| one.namespace == pod.namespace && one.pod == pod.name;
+        let slot = |own: &PodDevice| {
+            let is_shared = devices
+                .iter()
+                .filter(|one| !is_own(one))
+                .any(|one| (&one.resource, &one.device) == (&own.resource, &own.device));
+            Slot::of(own, is_shared)
+        };
+        let mut slots = Vec::new();
+        for slot in devices.iter().filter(is_own).filter_map(slot) {
+            // Containers of a pod may have the same claim.
+            if !slots.contains(&slot) {
+                slots.push(slot);
+            }
+        }
+        Ok(slots)
     }
 
     /// Removes an endpoint, if it is there.
@@ -152,10 +178,27 @@ impl Devices<'_> {
 }
 
 impl Slot {
-    fn of(device: &PodDevice) -> Option<Self> {
+    fn of(device: &PodDevice, is_shared: bool) -> Option<Self> {
         let network = device.resource.strip_prefix(RESOURCES)?;
-        Some(Self { network: network.parse().ok()?, name: device.device.parse().ok()? })
+        Some(Self { network: network.parse().ok()?, name: device.device.parse().ok()?, is_shared })
     }
+}
+
+/// A network namespace, by its file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct NamespaceId {
+    device: u64,
+    inode: u64,
+}
+
+fn identity(file: &Path) -> std::io::Result<NamespaceId> {
+    std::fs::metadata(file).map(|file| NamespaceId { device: file.dev(), inode: file.ino() })
+}
+
+/// The network namespace that the router was given for an endpoint, if that is there.
+fn given_namespace(info: &EndpointInfo) -> Option<NamespaceId> {
+    let file = info.namespace.as_deref().filter(|_| info.endpoint.isolation == Isolation::Given)?;
+    identity(file).ok()
 }
 
 const NOT_FIRST: &str = "with `kubeletDir` this plugin stands behind the one that makes the pods' own network";

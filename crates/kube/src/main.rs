@@ -15,9 +15,9 @@ mod slots;
 
 use clap::Parser;
 use offer::Offer;
-use options::{Offered, Options};
+use options::Options;
 use rdmesh_fabric::{Client, StateDir};
-use rdmesh_kubelet::{pod_resources, registration};
+use rdmesh_kubelet::{Offered, pod_resources, registration};
 use slots::Slots;
 use std::io::IsTerminal;
 use std::process::ExitCode;

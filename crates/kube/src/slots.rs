@@ -4,10 +4,9 @@
 //! the container has: its slot. When the kubelet gives a slot to a container, the endpoint of the container before is removed; when
 //! the container starts, the endpoint is made, unless `rdmesh-cni` has made it in the pod's network namespace before.
 
-use crate::options::Offered;
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
 use rdmesh_fabric::{Client, ClientError, Isolation, Labels, Name, StateDir, short_hash};
-use rdmesh_kubelet::RESOURCES;
+use rdmesh_kubelet::{Offered, RESOURCES};
 use std::collections::{HashMap, HashSet};
 use std::fs::DirBuilder;
 use std::io;

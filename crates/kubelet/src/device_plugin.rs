@@ -1,6 +1,7 @@
 //! Device plugins (`v1beta1.DevicePlugin`): the server that the kubelet asks.
 
 use crate::registration::{Empty, Options};
+use crate::server::{self, Answering, unary};
 use prost::Message;
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -10,14 +11,12 @@ use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tokio::net::UnixListener;
 use tokio::sync::watch;
-use tokio_stream::wrappers::{UnixListenerStream, WatchStream};
+use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::body::Body;
 use tonic::codegen::{Service, http};
 use tonic::server::{Grpc, NamedService};
-use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
@@ -86,13 +85,7 @@ pub enum Refusal {
 
 /// Serves a device plugin at `socket`, in place of what is there, until the returned future is dropped.
 pub fn serve(plugin: Arc<impl DevicePlugin>, socket: &Path) -> io::Result<impl Future<Output = io::Result<()>>> {
-    match std::fs::remove_file(socket) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let connections = UnixListenerStream::new(UnixListener::bind(socket)?);
-    let served = Server::builder().add_service(Plugin(plugin)).serve_with_incoming(connections);
-    Ok(async { served.await.map_err(io::Error::other) })
+    server::serve(Plugin(plugin), socket)
 }
 
 /// gRPC's service of a device plugin.
@@ -111,7 +104,7 @@ impl<P> NamedService for Plugin<P> {
 impl<P: DevicePlugin> Service<http::Request<Body>> for Plugin<P> {
     type Response = http::Response<Body>;
     type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+    type Future = Answering;
 
     fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
@@ -124,28 +117,14 @@ impl<P: DevicePlugin> Service<http::Request<Body>> for Plugin<P> {
 }
 
 async fn answer<P: DevicePlugin>(plugin: Arc<P>, request: http::Request<Body>) -> http::Response<Body> {
-    let method = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
+    let method = server::method(&request);
     match method.as_str() {
-        "GetDevicePluginOptions" => unary(request, |_: Empty| async { Ok(Options { pre_start_required: true }) }).await,
+        "GetDevicePluginOptions" => unary(request, |_: Empty| async { Ok::<_, Refusal>(OPTIONS) }).await,
         "ListAndWatch" => watch_devices(&*plugin, request).await,
         "Allocate" => unary(request, |asked| allocate(Arc::clone(&plugin), asked)).await,
         "PreStartContainer" => unary(request, |asked| start(Arc::clone(&plugin), asked)).await,
         _ => Status::unimplemented(format!("{method} is not offered")).into_http(),
     }
-}
-
-/// Answers a request with one message.
-async fn unary<Q, A, F>(request: http::Request<Body>, answer: impl Fn(Q) -> F + Clone) -> http::Response<Body>
-where
-    Q: Message + Default + 'static,
-    A: Message + 'static,
-    F: Future<Output = Result<A, Refusal>>,
-{
-    let service = service_fn(|request: Request<Q>| {
-        let answered = answer(request.into_inner());
-        async { answered.await.map(Response::new).map_err(Status::from) }
-    });
-    Grpc::new(ProstCodec::<A, Q>::default()).unary(service, request).await
 }
 
 /// Answers with the devices, and again at each change.
@@ -179,6 +158,9 @@ impl From<Refusal> for Status {
         }
     }
 }
+
+/// Asked before each start of a container.
+const OPTIONS: Options = Options { pre_start_required: true };
 
 #[derive(Clone, PartialEq, Message)]
 struct DeviceList {

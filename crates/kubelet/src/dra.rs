@@ -1,0 +1,263 @@
+//! Drivers of dynamic resource allocation: the two servers that the kubelet asks, one where it looks for drivers
+//! (`pluginregistration.Registration`), and the driver's own (`k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin`).
+
+use crate::server::{Answering, method, serve as serve_at, unary};
+use prost::Message;
+use std::collections::HashMap;
+use std::convert::Infallible;
+use std::fs::DirBuilder;
+use std::future::Future;
+use std::io;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::{Service, http};
+use tonic::server::NamedService;
+use tracing::{info, warn};
+
+/// A driver of dynamic resource allocation. An error's text is in the events of the claim's pod, and the kubelet tries again.
+pub trait ResourceDriver: Send + Sync + 'static {
+    /// Makes ready what was allocated to a claim, for the first time or again.
+    fn prepare(&self, claim: ClaimName) -> impl Future<Output = Result<Vec<PreparedDevice>, String>> + Send;
+
+    /// The last pod with the claim has ended: undoes [`ResourceDriver::prepare`], if it was done.
+    fn unprepare(&self, claim: ClaimName) -> impl Future<Output = Result<(), String>> + Send;
+}
+
+/// A ResourceClaim.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub struct ClaimName {
+    /// Its namespace.
+    #[prost(string, tag = "1")]
+    pub namespace: String,
+    /// Another one of the same name has another UID.
+    #[prost(string, tag = "2")]
+    pub uid: String,
+    /// Unique in its namespace.
+    #[prost(string, tag = "3")]
+    pub name: String,
+}
+
+/// A device that containers with a claim have.
+#[derive(Clone, PartialEq, Eq, Hash, Message)]
+pub struct PreparedDevice {
+    /// Requests in the claim that it was allocated for.
+    #[prost(string, repeated, tag = "1")]
+    pub requests: Vec<String>,
+    /// As in the ResourceSlice that offers it.
+    #[prost(string, tag = "2")]
+    pub pool: String,
+    /// Unique in its pool.
+    #[prost(string, tag = "3")]
+    pub device: String,
+    /// Devices of CDI files, as `VENDOR/CLASS=NAME`.
+    #[prost(string, repeated, tag = "4")]
+    pub cdi_devices: Vec<String>,
+}
+
+/// Serves the driver `name` to the kubelet whose directory is `kubelet`, until the returned future is dropped.
+pub fn serve<D: ResourceDriver>(
+    driver: Arc<D>,
+    name: &str,
+    kubelet: &Path,
+) -> io::Result<impl Future<Output = io::Result<()>> + use<D>> {
+    let (own, registry) = (kubelet.join("plugins").join(name), kubelet.join("plugins_registry"));
+    for folder in [&own, &registry] {
+        DirBuilder::new().mode(0o750).recursive(true).create(folder)?;
+    }
+    let socket = own.join("dra.sock");
+    let driver = serve_at(Driver(driver), &socket)?;
+    // The kubelet asks as soon as it sees this socket.
+    let registration = serve_at(
+        Registration(Arc::new(Own { name: name.to_owned(), socket })),
+        &registry.join(format!("{name}-reg.sock")),
+    )?;
+    Ok(async {
+        tokio::select! {
+            ended = driver => ended,
+            ended = registration => ended,
+        }
+    })
+}
+
+/// gRPC's service of a driver.
+struct Driver<D>(Arc<D>);
+
+impl<D> Clone for Driver<D> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<D> NamedService for Driver<D> {
+    const NAME: &'static str = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin";
+}
+
+impl<D: ResourceDriver> Service<http::Request<Body>> for Driver<D> {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let driver = Arc::clone(&self.0);
+        Box::pin(async move {
+            Ok(match method(&request).as_str() {
+                "NodePrepareResources" => unary(request, |asked| prepare(Arc::clone(&driver), asked)).await,
+                "NodeUnprepareResources" => unary(request, |asked| unprepare(Arc::clone(&driver), asked)).await,
+                method => Status::unimplemented(format!("{method} is not offered")).into_http(),
+            })
+        })
+    }
+}
+
+async fn prepare(driver: Arc<impl ResourceDriver>, asked: Claims) -> Result<AllPrepared, Status> {
+    let mut claims = HashMap::new();
+    for claim in asked.claims {
+        let (uid, shown) = (claim.uid.clone(), format!("{}/{}", claim.namespace, claim.name));
+        let prepared = match driver.prepare(claim).await {
+            Ok(devices) => Prepared { devices, error: String::new() },
+            Err(error) => {
+                warn!("claim {shown} cannot be prepared: {error}");
+                Prepared { devices: Vec::new(), error }
+            }
+        };
+        claims.insert(uid, prepared);
+    }
+    Ok(AllPrepared { claims })
+}
+
+async fn unprepare(driver: Arc<impl ResourceDriver>, asked: Claims) -> Result<AllUnprepared, Status> {
+    let mut claims = HashMap::new();
+    for claim in asked.claims {
+        let (uid, shown) = (claim.uid.clone(), format!("{}/{}", claim.namespace, claim.name));
+        let error = driver.unprepare(claim).await.err().unwrap_or_default();
+        if !error.is_empty() {
+            warn!("claim {shown} cannot be unprepared: {error}");
+        }
+        claims.insert(uid, Unprepared { error });
+    }
+    Ok(AllUnprepared { claims })
+}
+
+/// The driver that is registered.
+struct Own {
+    name: String,
+    /// Socket of its service.
+    socket: PathBuf,
+}
+
+/// gRPC's service by which the kubelet learns of a driver.
+#[derive(Clone)]
+struct Registration(Arc<Own>);
+
+impl NamedService for Registration {
+    const NAME: &'static str = "pluginregistration.Registration";
+}
+
+impl Service<http::Request<Body>> for Registration {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let own = Arc::clone(&self.0);
+        Box::pin(async move {
+            Ok(match method(&request).as_str() {
+                "GetInfo" => unary(request, |_: Empty| async { Ok::<_, Status>(own.info()) }).await,
+                "NotifyRegistrationStatus" => {
+                    let hear = |status| std::future::ready(Ok::<_, Status>(own.hear(&status)));
+                    unary(request, hear).await
+                }
+                method => Status::unimplemented(format!("{method} is not offered")).into_http(),
+            })
+        })
+    }
+}
+
+impl Own {
+    fn info(&self) -> Info {
+        Info {
+            kind: "DRAPlugin".to_owned(),
+            name: self.name.clone(),
+            endpoint: self.socket.display().to_string(),
+            versions: vec!["v1.DRAPlugin".to_owned()],
+        }
+    }
+
+    fn hear(&self, status: &RegistrationStatus) -> Empty {
+        if status.is_registered {
+            info!("the kubelet knows the driver `{}`", self.name);
+        } else {
+            warn!("the kubelet does not take the driver `{}`: {}", self.name, status.error);
+        }
+        Empty {}
+    }
+}
+
+/// `NodePrepareResourcesRequest`, and the same for the other method.
+#[derive(Clone, PartialEq, Message)]
+struct Claims {
+    #[prost(message, repeated, tag = "1")]
+    claims: Vec<ClaimName>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AllPrepared {
+    /// By the claim's UID, as below.
+    #[prost(map = "string, message", tag = "1")]
+    claims: HashMap<String, Prepared>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Prepared {
+    #[prost(message, repeated, tag = "1")]
+    devices: Vec<PreparedDevice>,
+    #[prost(string, tag = "2")]
+    error: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AllUnprepared {
+    #[prost(map = "string, message", tag = "1")]
+    claims: HashMap<String, Unprepared>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Unprepared {
+    #[prost(string, tag = "1")]
+    error: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Info {
+    #[prost(string, tag = "1")]
+    kind: String,
+    #[prost(string, tag = "2")]
+    name: String,
+    #[prost(string, tag = "3")]
+    endpoint: String,
+    #[prost(string, repeated, tag = "4")]
+    versions: Vec<String>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct RegistrationStatus {
+    #[prost(bool, tag = "1")]
+    is_registered: bool,
+    #[prost(string, tag = "2")]
+    error: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Message)]
+struct Empty {}
