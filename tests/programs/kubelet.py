@@ -17,6 +17,7 @@ import json
 import os
 import sys
 import threading
+import urllib.parse
 from concurrent import futures
 
 import grpc
@@ -132,7 +133,11 @@ class Driver:
     """A driver of dynamic resource allocation, found by its socket in the registry."""
 
     def __init__(self, registry, name):
-        registration = grpc.insecure_channel("unix://" + os.path.join(registry, name + "-reg.sock"))
+        [file] = (file for file in os.listdir(registry) if file.startswith(name))
+        path = os.path.join(registry, file)
+        # As the kubelet's client, which knows no better name of such a server.
+        authority = urllib.parse.quote(path, safe="-_.~!$&'()*+,;=:[]@")
+        registration = grpc.insecure_channel("unix://" + path, options=[("grpc.default_authority", authority)])
         service = "/pluginregistration.Registration/"
         info = self.call(registration, service + "GetInfo", REGISTERED["InfoRequest"](), REGISTERED["PluginInfo"])
         assert (info.type, info.name) == ("DRAPlugin", name) and "v1.DRAPlugin" in info.supported_versions, info

@@ -3,6 +3,7 @@
 use crate::cdi::{self, Files, Prepared};
 use crate::claim::{Allocated, Device};
 use crate::options::Options;
+use crate::words;
 use k8s_openapi::api::resource::v1::ResourceClaim;
 use kube::Api;
 use rdmesh_fabric::api::CreateEndpoint;
@@ -46,7 +47,7 @@ impl Driver {
     /// What the API server says was allocated to a claim.
     async fn allocated(&self, claim: &ClaimName) -> Result<Allocated, String> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.server.clone(), &claim.namespace);
-        let found = claims.get(&claim.name).await.map_err(|error| error.to_string())?;
+        let found = claims.get(&claim.name).await.map_err(|error| words(&error))?;
         let allocated = Allocated::of(&found, &claim.uid, &self.node, &self.prefix, self.is_accelerated);
         allocated.map_err(|error| error.to_string())
     }

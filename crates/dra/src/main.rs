@@ -25,6 +25,14 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::EnvFilter;
 
+/// What has failed at the API server, in its words.
+fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        error => error.to_string(),
+    }
+}
+
 fn main() -> ExitCode {
     let options = Options::parse();
     let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));

@@ -1,5 +1,6 @@
 //! Pools of a node's devices, as the API server has them (`ResourceSlice`).
 
+use crate::words;
 use k8s_openapi::api::core::v1::Node;
 use k8s_openapi::api::resource::v1::{Device, DeviceAttribute, ResourcePool, ResourceSlice, ResourceSliceSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -50,7 +51,7 @@ impl Publisher {
     }
 
     async fn publish(&self, is_usable: bool) -> Result<(), String> {
-        let text = |error: kube::Error| error.to_string();
+        let text = |error: kube::Error| words(&error);
         let slices: Api<ResourceSlice> = Api::all(self.server.clone());
         let own = format!("spec.driver={DRIVER},spec.nodeName={}", self.node);
         let present = slices.list(&ListParams::default().fields(&own)).await.map_err(text)?.items;

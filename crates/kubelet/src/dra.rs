@@ -70,11 +70,11 @@ pub fn serve<D: ResourceDriver>(
     }
     let socket = own.join("dra.sock");
     let driver = serve_at(Driver(driver), &socket)?;
-    // The kubelet asks as soon as it sees this socket.
-    let registration = serve_at(
-        Registration(Arc::new(Own { name: name.to_owned(), socket })),
-        &registry.join(format!("{name}-reg.sock")),
-    )?;
+    let registration = Registration(Arc::new(Own { name: name.to_owned(), socket }));
+    // The kubelet asks as soon as it sees this socket. It sends the socket's path as `:authority`, with `/` as `%2F`, which is one only
+    // where it stands before an `@` (RFC 3986, 3.2).
+    let socket = registry.join(format!("{name}@reg.sock"));
+    let registration = serve_at(registration, &socket)?;
     Ok(async {
         tokio::select! {
             ended = driver => ended,
