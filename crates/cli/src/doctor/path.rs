@@ -19,7 +19,9 @@ const SUBJECT: &str = "path";
 const TUNNEL_PORT: u16 = 6081;
 /// Of RoCEv2.
 const ROCE_PORT: u16 = 4791;
-const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
+/// Datagrams that a port is asked by, and the time between them.
+const PROBES: u32 = 4;
+const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The kernel sends three ARP requests, a second apart.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
@@ -149,16 +151,21 @@ fn reach(to: IpAddr, port: u16) -> io::Result<()> {
     }
 }
 
-/// Sends an empty datagram; silence is success, for a closed port answers.
+/// Sends some empty datagrams; silence is success, for a closed port answers, though not each time: the kernel limits such answers, and
+/// other senders may use them up (`net.ipv4.icmp_ratelimit`).
 fn probe(from: IpAddr, to: IpAddr, port: u16) -> io::Result<()> {
     let socket = UdpSocket::bind((from, 0))?;
     socket.set_read_timeout(Some(PROBE_TIMEOUT))?;
     socket.connect((to, port))?;
-    socket.send(&[])?;
-    match socket.recv(&mut [0]) {
-        Err(error) if !matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Err(error),
-        _ => Ok(()),
+    for _ in 0..PROBES {
+        socket.send(&[])?;
+        match socket.recv(&mut [0]) {
+            Ok(_) => return Ok(()),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            Err(error) => return Err(error),
+        }
     }
+    Ok(())
 }
 
 #[cfg(test)]
