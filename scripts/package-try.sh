@@ -48,6 +48,17 @@ try_device_plugin() {
     grep -q "no kubelet to offer .rdmesh.dev/default. to" <<<"$said" || die "the device plugin says: $said"
 }
 
+# The DRA driver as its unit runs it, where there is no API server.
+try_dra_driver() {
+    local said folder
+    folder=$(mktemp -d)
+    printf 'apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: "http://127.0.0.1:1"}}]\nusers: [{name: u, user: {}}]\ncontexts: [{name: c, context: {cluster: c, user: u}}]\n' >"$folder/kubeconfig"
+    said=$(KUBECONFIG=$folder/kubeconfig RDMESH_PLUGIN_NETWORKS=default timeout 5 setpriv --bounding-set -all --no-new-privs \
+        rdmesh-dra-driver --kubelet-dir "$folder" 2>&1) || true
+    rm -r "$folder"
+    grep -q "cannot publish the node's devices" <<<"$said" || die "the DRA driver says: $said"
+}
+
 try_packages() {
     local before version
     need_packages util-linux "${PACKAGES_RUN[@]}"
@@ -58,6 +69,7 @@ try_packages() {
     step "the unit's command" start_router
     step "programs on two endpoints, a pool" use_product
     step "the device plugin's command" try_device_plugin
+    step "the DRA driver's command" try_dra_driver
     version=$(dpkg-query -W -f '${Version}' rdmesh)
     step "upgrading from $version beside the router" apt_install ./target/packages/newer/*.deb
     [[ $(dpkg-query -W -f '${Version}' rdmesh) != "$version" ]] || die "the version is still $version"
