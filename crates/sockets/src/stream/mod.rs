@@ -39,6 +39,7 @@ use rdmesh_streams::ends::Ends;
 use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::layout::WAITERS;
 use rdmesh_streams::ring::{Ring, Slot};
+use relayed::WayBack;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
@@ -99,24 +100,10 @@ pub(crate) struct Channel {
     full: AtomicU32,
     /// Time of the last look at TCP without being told.
     looked: AtomicU64,
-    /// Bytes of TCP that a ring has brought already.
-    skip: AtomicU64,
-    /// TCP's queue has no room for the way back: what is sent stays on TCP until it has.
-    is_crowded: AtomicBool,
-    /// Time at which something like the beginning of a record was seen first; 0 for never.
-    part_since: AtomicU64,
-    /// Bytes of the ring that this end writes which the other end has, by its record; [`UNKNOWN`] before that.
-    peer_has: AtomicU64,
-    /// A record has come: this end leaves the ring too.
-    leaves: AtomicBool,
-    /// Waiters for space have not been told of that yet.
-    has_turned: AtomicBool,
-    /// The relay has lost the way to the other end: nothing more comes into the ring.
-    is_lost: AtomicBool,
+    /// Of a relayed connection.
+    back: WayBack,
 }
 
-/// More bytes than a ring ever brings.
-const UNKNOWN: u64 = u64::MAX;
 /// Bits of [`Channel::kernel`].
 pub(crate) const READY: u32 = libc::POLLIN as u32;
 pub(crate) const FIN: u32 = libc::POLLRDHUP as u32;

@@ -270,10 +270,10 @@ impl Stream {
         let may_go_up = || {
             channel.is_accepted.load(Ordering::Acquire)
                 && !self.is_pinned.load(Ordering::Acquire)
-                && !channel.is_crowded.load(Ordering::Acquire)
+                && !channel.back.is_crowded.load(Ordering::Acquire)
         };
         path.down_at.load(Ordering::Acquire) == 0
-            && !channel.leaves.load(Ordering::Acquire)
+            && !channel.back.leaves.load(Ordering::Acquire)
             && path.is_frozen.load(Ordering::Acquire) == 0
             && (path.up_at.load(Ordering::Acquire) != 0 || may_go_up())
     }

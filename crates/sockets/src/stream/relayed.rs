@@ -21,7 +21,7 @@ use rdmesh_streams::ring::layout::RING;
 use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 /// Bytes of a record.
 pub(super) const RECORD: usize = 32;
@@ -29,6 +29,9 @@ pub(super) const RECORD: usize = 32;
 pub(super) const WAY_BACK: usize = RECORD + RING;
 /// Set in a record's position where the other end has lost its relay, and will take rings again.
 const COMES_BACK: u64 = 1 << 63;
+
+/// More bytes than a ring ever brings.
+const UNKNOWN: u64 = u64::MAX;
 
 /// Content of TCP's receive queue behind the bytes from before the ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -82,6 +85,39 @@ fn front(bytes: &[u8], nonce: [u64; 2]) -> Front {
     }
 }
 
+/// The way of a relayed connection back to TCP, as far as this end knows.
+pub(super) struct WayBack {
+    /// Bytes of TCP that a ring has brought already.
+    pub(super) skip: AtomicU64,
+    /// TCP's queue has no room for it: what is sent stays on TCP until it has.
+    pub(super) is_crowded: AtomicBool,
+    /// Time at which something like the beginning of a record was seen first; 0 for never.
+    part_since: AtomicU64,
+    /// Bytes of the ring that this end writes which the other end has, by its record; [`UNKNOWN`] before that.
+    peer_has: AtomicU64,
+    /// A record has come: this end leaves the ring too.
+    pub(super) leaves: AtomicBool,
+    /// Waiters for space have not been told of that yet.
+    has_turned: AtomicBool,
+    /// The relay has lost the way to the other end: nothing more comes into the ring.
+    pub(super) is_lost: AtomicBool,
+}
+
+impl Default for WayBack {
+    fn default() -> Self {
+        let not = || AtomicBool::new(false);
+        Self {
+            skip: AtomicU64::new(0),
+            is_crowded: not(),
+            part_since: AtomicU64::new(0),
+            peer_has: AtomicU64::new(UNKNOWN),
+            leaves: not(),
+            has_turned: not(),
+            is_lost: not(),
+        }
+    }
+}
+
 impl Channel {
     /// Whether a relay copies the slot.
     pub(super) fn is_relayed(&self) -> bool {
@@ -92,7 +128,7 @@ impl Channel {
     pub(super) fn early(&self) -> u32 {
         let path = &self.input().header.path;
         let is_complete = path.is_final.load(Ordering::Acquire) != 0 || path.down_at.load(Ordering::Acquire) != 0;
-        let is_coming = !self.link.is_dead() && !self.is_lost.load(Ordering::Acquire);
+        let is_coming = !self.link.is_dead() && !self.back.is_lost.load(Ordering::Acquire);
         let is_early = self.is_relayed() && !is_complete && is_coming;
         if is_early && self.is_whole() { FIN | libc::POLLHUP as u32 } else { 0 }
     }
@@ -110,13 +146,14 @@ impl Channel {
 
     /// Whether the other end's record has said that it has all that is in the ring.
     fn peer_has_all(&self) -> bool {
-        self.peer_has.load(Ordering::Acquire) == self.out().header.producer.tail.load(Ordering::Acquire)
+        self.back.peer_has.load(Ordering::Acquire) == self.out().header.producer.tail.load(Ordering::Acquire)
     }
 
     /// Whether the rest of what begins as a record has had time to come.
     fn has_waited_for_rest(&self) -> bool {
         let time = now();
         let began = self
+            .back
             .part_since
             .compare_exchange(0, time, Ordering::Relaxed, Ordering::Relaxed)
             .unwrap_or_else(|since| since);
@@ -170,15 +207,15 @@ impl Stream {
         if known > RING as u64 {
             return Err(self.give_up(fd));
         }
-        channel.skip.store(known, Ordering::Release);
-        channel.peer_has.store(record.received, Ordering::Release);
+        channel.back.skip.store(known, Ordering::Release);
+        channel.back.peer_has.store(record.received, Ordering::Release);
         input.header.path.down_at.store(head.wrapping_add(1), Ordering::SeqCst);
         // The other end has left, or has lost its relay: this one goes too.
-        channel.leaves.store(true, Ordering::Release);
-        channel.has_turned.store(true, Ordering::Release);
+        channel.back.leaves.store(true, Ordering::Release);
+        channel.back.has_turned.store(true, Ordering::Release);
         if comes_back {
             // Its relay has gone: what is in the ring that this end writes does not arrive any more.
-            channel.is_lost.store(true, Ordering::Release);
+            channel.back.is_lost.store(true, Ordering::Release);
             self.pin_for_now(Reason::PeerLeft);
         } else {
             self.pin(Reason::PeerLeft);
@@ -188,7 +225,7 @@ impl Stream {
 
     /// Takes bytes out of TCP that the ring has brought already; EAGAIN where they have not all come.
     pub(super) fn skip_known(&self, fd: c_int, channel: &Channel) -> Result<(), Errno> {
-        let mut left = channel.skip.load(Ordering::Acquire);
+        let mut left = channel.back.skip.load(Ordering::Acquire);
         let mut bytes = if left == 0 { Vec::new() } else { vec![0; RING] };
         while left != 0 {
             let len = bytes.len().min(left as usize);
@@ -196,7 +233,7 @@ impl Stream {
                 0 => return Err(self.give_up(fd)),
                 taken => left -= taken as u64,
             }
-            channel.skip.store(left, Ordering::Release);
+            channel.back.skip.store(left, Ordering::Release);
         }
         Ok(())
     }
@@ -207,13 +244,15 @@ impl Stream {
     /// other end may have closed its socket, and answers what comes now with a reset. The program would lose what it has not read
     /// yet; by TCP alone it would not.
     pub(super) fn leave_after_record(&self, fd: c_int) {
-        let Some(channel) = self.channel().filter(|channel| channel.leaves.load(Ordering::Relaxed)) else { return };
-        let is_broken = channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire);
-        let leaves_now = is_broken && !channel.peer_has_all() && channel.leaves.swap(false, Ordering::AcqRel);
+        let Some(channel) = self.channel().filter(|channel| channel.back.leaves.load(Ordering::Relaxed)) else {
+            return;
+        };
+        let is_broken = channel.link.is_dead() || channel.back.is_lost.load(Ordering::Acquire);
+        let leaves_now = is_broken && !channel.peer_has_all() && channel.back.leaves.swap(false, Ordering::AcqRel);
         if leaves_now {
             self.leave(fd, channel);
         }
-        if leaves_now || channel.has_turned.swap(false, Ordering::AcqRel) {
+        if leaves_now || channel.back.has_turned.swap(false, Ordering::AcqRel) {
             self.tell_of_path();
         }
     }
@@ -261,10 +300,10 @@ impl Stream {
             return self.forget_published();
         };
         self.pin_for_now(Reason::Relay);
-        channel.is_lost.store(true, Ordering::Release);
+        channel.back.is_lost.store(true, Ordering::Release);
         // Where the other end may have the slot already, and bytes in it, the channel stays: a record is recognised by it.
         if channel.peer_has_all() {
-            channel.leaves.store(true, Ordering::Release);
+            channel.back.leaves.store(true, Ordering::Release);
         } else if let Some(fd) = crate::table::descriptor_of(self) {
             self.leave(fd, channel);
         }

@@ -24,7 +24,7 @@ impl Outlet {
     fn of(channel: &Channel) -> Self {
         if channel.out().header.path.down_at.load(Ordering::Relaxed) != 0 {
             Self::Tcp
-        } else if channel.is_crowded.load(Ordering::Relaxed) {
+        } else if channel.back.is_crowded.load(Ordering::Relaxed) {
             Self::Crowded
         } else {
             Self::Ring

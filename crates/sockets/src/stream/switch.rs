@@ -1,7 +1,7 @@
 //! Moving a stream to rings, and back to TCP.
 
-use super::relayed::{Look, WAY_BACK};
-use super::{Channel, ENDED, FIN, Stream, UNKNOWN};
+use super::relayed::{Look, WAY_BACK, WayBack};
+use super::{Channel, ENDED, FIN, Stream};
 use crate::kernel;
 use crate::process::Link;
 use crate::spin::now;
@@ -157,13 +157,7 @@ impl Stream {
             kernel: AtomicU32::new(0),
             full: AtomicU32::new(0),
             looked: AtomicU64::new(0),
-            skip: AtomicU64::new(0),
-            is_crowded: AtomicBool::new(false),
-            peer_has: AtomicU64::new(UNKNOWN),
-            part_since: AtomicU64::new(0),
-            leaves: AtomicBool::new(false),
-            has_turned: AtomicBool::new(false),
-            is_lost: AtomicBool::new(false),
+            back: WayBack::default(),
         });
         channel.input().header.reader.index.store(self.index, Ordering::Relaxed);
         channel.out().header.writer.index.store(self.index, Ordering::Relaxed);
@@ -235,7 +229,7 @@ impl Stream {
         // A peer that sends nothing more may have closed its socket: TCP knows whether there is a reader.
         let may_be_closed =
             channel.input().header.path.is_final.load(Ordering::Relaxed) != 0 || channel.kernel() & FIN != 0;
-        let leaves = channel.leaves.load(Ordering::Relaxed) || channel.is_bulk();
+        let leaves = channel.back.leaves.load(Ordering::Relaxed) || channel.is_bulk();
         if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed || leaves {
             if channel.is_bulk() {
                 self.give_reason(Reason::Bulk);
@@ -251,7 +245,7 @@ impl Stream {
         }
         if channel.is_relayed() {
             let is_crowded = !kernel::has_room(fd, WAY_BACK);
-            channel.is_crowded.store(is_crowded, Ordering::Release);
+            channel.back.is_crowded.store(is_crowded, Ordering::Release);
             if is_crowded {
                 channel.full.fetch_add(1, Ordering::AcqRel);
                 return false;
@@ -341,9 +335,10 @@ impl Stream {
         let is_down = |ring: &Ring<'_>| ring.header.path.down_at.load(Ordering::Acquire) != 0;
         // A writer whose reader has not seen it move has not moved, or has ended the connection.
         let has_stayed =
-            channel.is_lost.load(Ordering::Acquire) && input.header.path.up_at.load(Ordering::Acquire) == 0;
+            channel.back.is_lost.load(Ordering::Acquire) && input.header.path.up_at.load(Ordering::Acquire) == 0;
         let has_come_back = has_stayed || is_down(&input) && self.locks.left() == Some(0);
-        if is_down(&out) && has_come_back && input.readable() == Ok(0) && channel.skip.load(Ordering::Acquire) == 0 {
+        if is_down(&out) && has_come_back && input.readable() == Ok(0) && channel.back.skip.load(Ordering::Acquire) == 0
+        {
             self.come_back();
             self.uninstall();
         }
@@ -373,7 +368,7 @@ impl Stream {
             let is_cut = told.is_err() || channel.link.is_dead();
             // Nothing is handed on to a reader that has not seen the move.
             let has_stayed = path.up_at.load(Ordering::Acquire) == 0
-                && (channel.link.is_dead() || channel.is_lost.load(Ordering::Acquire));
+                && (channel.link.is_dead() || channel.back.is_lost.load(Ordering::Acquire));
             let is_settled = has_ended || has_stayed || path.is_final.load(Ordering::Acquire) != 0;
             if is_settled || is_cut && !channel.is_relayed() || now() - begin > longest {
                 // It is dead, or stopped: what is in the ring can still be read here.
