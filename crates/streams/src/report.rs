@@ -118,6 +118,8 @@ reasons! {
     Closing = 15, "it is being closed";
     /// Memory that the other end has spoilt.
     Broken = 16, "the other end has written nonsense into the shared memory";
+    /// What may have to go back by TCP does not fit into the socket's buffer.
+    Crowded = 17, "TCP's queue lacks room to go back: its reader pauses, net.core.wmem_max is below 128 KiB, or Linux older than 4.12";
 }
 
 /// Beginning of the abstract Unix addresses of accelerated processes.

@@ -43,6 +43,29 @@ while data := s.recv(4096):
     pass
 ";
 
+/// Accepts a connection, and reads all of it after a line.
+const PAUSING: &str = "
+import socket, sys
+s, _ = socket.create_server(('0.0.0.0', int(sys.argv[1]))).accept()
+s.recv(1)
+print('paused', flush=True)
+sys.stdin.readline()
+while data := s.recv(1 << 20):
+    pass
+";
+
+/// Sends as much as is taken, for ever.
+const SENDING: &str = "
+import socket, sys, time
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+s.setblocking(False)
+while True:
+    try:
+        s.send(b'x' * (1 << 12))
+    except BlockingIOError:
+        time.sleep(0.001)
+";
+
 /// Rows of connections at a port.
 fn rows(list: &Value, port: u16) -> Vec<&Value> {
     let end = format!(":{port}");
@@ -137,4 +160,28 @@ fn connections_of_endpoints_are_listed_with_their_names() {
     let program = rdmesh_tests::product("rdmesh");
     other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(program).args(["sockets", "--json"]);
     assert_eq!(Program::start(other).finish(LIMIT).ok().text.trim(), "[]");
+}
+
+#[test]
+fn a_connection_without_room_for_the_way_back_says_so() {
+    let lab = Lab::start();
+    let python = |text: &'static str| ["/usr/bin/python3".to_owned(), "-c".into(), text.into()].to_vec();
+    let (at, port) = ("10.7.0.2", "7781");
+    let server_at = Endpoint::at("server", "blue", at).with(&["--accel"]);
+    let mut server = lab.start_in(&server_at, &[python(PAUSING), vec![port.into()]].concat());
+    server.wait_listening(7781);
+    let client_at = Endpoint::at("client", "blue", "10.7.0.3").with(&["--accel"]);
+    // Until rings come, more is sent than the buffer takes.
+    let late = ["env".to_owned(), "RDMESH_UPGRADE=100".to_owned()].to_vec();
+    let mut client = lab.start_in(&client_at, &[late, python(SENDING), vec![at.into(), port.into()]].concat());
+    let own = || {
+        let listed: Value = serde_json::from_str(&lab.command(&["sockets", "--json"]).ok().text).expect("a list");
+        of(&rows(&listed, 7781), &client).first().map(|row| (*row).clone())
+    };
+    until(LIMIT, "the reason is that there is no room", || {
+        own()?["reason"].as_str()?.contains("lacks room to go back").then_some(())
+    });
+    client.kill();
+    server.say("");
+    server.finish(LIMIT).ok();
 }

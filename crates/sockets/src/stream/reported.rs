@@ -25,7 +25,12 @@ impl Stream {
         let received = kept.iter().map(|channel| channel.input().header.consumer.head.load(Ordering::Relaxed));
         let rings = kept.iter().filter(|channel| has_carried(channel)).count();
         let is_on_tcp = out == Path::Tcp || input == Path::Tcp;
-        let reason = Reason::parse(self.reason.load(Ordering::Relaxed)).filter(|_| is_on_tcp);
+        let is_crowded = |channel: &Channel| channel.is_relayed() && channel.back.is_crowded.load(Ordering::Relaxed);
+        let reason = match Reason::parse(self.reason.load(Ordering::Relaxed)) {
+            None | Some(Reason::None) if self.channel().is_some_and(is_crowded) => Some(Reason::Crowded),
+            reason => reason,
+        };
+        let reason = reason.filter(|_| is_on_tcp);
         Some(Connection {
             fd: fd.unsigned_abs(),
             local,

@@ -232,7 +232,8 @@ impl Stream {
         let leaves = channel.back.leaves.load(Ordering::Relaxed) || channel.is_bulk();
         if path.is_frozen.load(Ordering::Relaxed) != 0 || may_be_closed || leaves {
             if channel.is_bulk() {
-                self.give_reason(Reason::Bulk);
+                let is_crowded = channel.back.is_crowded.load(Ordering::Relaxed);
+                self.give_reason(if is_crowded { Reason::Crowded } else { Reason::Bulk });
             }
             self.move_down(fd, channel, ring);
             return false;
