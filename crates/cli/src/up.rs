@@ -11,10 +11,10 @@ use rdmesh_router::events::EventLog;
 use rdmesh_router::io::IoConfig;
 use rdmesh_router::process;
 use rdmesh_store_etcd::{EtcdConfig, EtcdStore};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FlockOperation, OFlags, fcntl_setfl, flock};
 use rustix::system::uname;
 use std::fs::{self, File};
-use std::io::{ErrorKind, IsTerminal, Seek, SeekFrom};
+use std::io::{self, ErrorKind, IsTerminal};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
@@ -234,12 +234,12 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
 /// users.
 fn open_log(options: &RouterOptions, state: &StateDir) -> Result<File, Failure> {
     let (directory_mode, mode) = if options.rootless { (0o700, 0o600) } else { (0o755, 0o640) };
-    let mut log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;
-    if state.store().exists() {
-        log.seek(SeekFrom::End(0))?;
-    } else {
+    let log = state.open_file(&state.make(directory_mode)?, LOG, mode)?;
+    if !state.store().exists() {
         log.set_len(0)?;
     }
+    // Whoever rotates it may empty it, or add to it, while the router has it.
+    fcntl_setfl(&log, OFlags::APPEND).map_err(io::Error::from)?;
     Ok(log)
 }
 
