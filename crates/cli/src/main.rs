@@ -9,6 +9,7 @@ mod chain;
 mod completion;
 mod container;
 mod declare;
+mod diagnose;
 mod doctor;
 mod elf;
 mod endpoint;
@@ -116,6 +117,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
         Command::Completion { shell } => completion::completion(shell),
+        Command::Diagnose(options) => diagnose::diagnose(&options, &client, state),
         Command::Doctor(options) => return doctor::doctor(&options, &client, state),
     };
     done.map(|()| ExitCode::SUCCESS)

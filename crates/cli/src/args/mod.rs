@@ -119,6 +119,10 @@ pub(crate) enum Command {
     Stats(OutputOptions),
     /// Check the host and the router for faults, and list programs' failed requests, each with its remedy
     Doctor(DoctorOptions),
+    /// Write an archive for a bug report: the router's log, state and counters, and the host's settings, without secrets
+    ///
+    /// Example: rdmesh diagnose --output report.tar.gz
+    Diagnose(DiagnoseOptions),
     /// Print the completion script of a shell
     ///
     /// Example: rdmesh completion bash > /etc/bash_completion.d/rdmesh
@@ -441,6 +445,14 @@ pub(crate) struct DoctorOptions {
     pub(crate) net: Name,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
+}
+
+/// Options of `rdmesh diagnose`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct DiagnoseOptions {
+    /// The archive, which must not exist yet [default: rdmesh-diagnosis-HOST-TIME.tar.gz]
+    #[arg(long, short, value_name = "FILE")]
+    pub(crate) output: Option<PathBuf>,
 }
 
 /// Options of `rdmesh capture`.

@@ -16,6 +16,7 @@ use crate::failure::Failure;
 use crate::show::{print_json, print_line};
 use rdmesh_fabric::{Client, StateDir, printable};
 use serde::Serialize;
+use serde_json::Value;
 use std::process::ExitCode;
 
 /// Runs the checks; the exit status is 1 if any failed.
@@ -33,6 +34,11 @@ pub(crate) fn doctor(options: &DoctorOptions, client: &Client, state: &StateDir)
     }
     let failed = findings.iter().any(|finding| finding.level == Level::Fail);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
+}
+
+/// All findings, as `--json` prints them.
+pub(crate) fn findings(client: &Client, state: &StateDir) -> Result<Value, Failure> {
+    Ok(serde_json::to_value(all(client, state))?)
 }
 
 fn all(client: &Client, state: &StateDir) -> Vec<Finding> {

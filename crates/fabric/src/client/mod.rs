@@ -338,6 +338,11 @@ impl Client {
         self.call(Method::POST, "/v1/shutdown", NOTHING)
     }
 
+    /// What the router answers to a request for a path of the API, such as `/v1/status`.
+    pub fn read(&self, path: &str) -> Result<serde_json::Value, ClientError> {
+        self.get(path)
+    }
+
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
         self.call(Method::GET, path, NOTHING)
     }
