@@ -155,7 +155,7 @@ part_newest() {
 part_rootless() {
     need run test
     build_product tested
-    run_tests rootless state restart declare events diagnose
+    run_tests rootless state restart declare events diagnose metrics
 }
 
 part_docker() {

@@ -90,6 +90,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
         key: options.key.as_deref().map(read_key).transpose()?,
         store: open_store(options)?,
         local_path: options.local_path.into(),
+        metrics: options.metrics,
         events,
     };
     Ok(process::run(config)?)
@@ -223,6 +224,9 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     command.arg("--congestion-control").args(control.map(|value| value.get_name().to_owned()));
     if let Some(rate) = options.underlay_rate {
         command.args(["--underlay-rate", &rate.to_string()]);
+    }
+    if let Some(metrics) = options.metrics {
+        command.args(["--metrics", &metrics.to_string()]);
     }
     let mode = clap::ValueEnum::to_possible_value(&options.mode).map(|value| value.get_name().to_owned());
     command.arg("--mode").args(mode);

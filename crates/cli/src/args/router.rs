@@ -5,7 +5,7 @@ use clap::{Args as ClapArgs, ValueEnum};
 use rdmesh_fabric::cluster::Terms;
 use rdmesh_fabric::{Name, api};
 use rdmesh_router::io::{Faults, NativeConfig};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
 #[derive(ClapArgs, Clone)]
@@ -70,6 +70,9 @@ pub(crate) struct RouterOptions {
     /// Former name of `--underlay-security none`
     #[arg(long, hide = true)]
     pub(crate) insecure: bool,
+    /// TCP address at which /metrics can be read, by everybody who reaches it: 127.0.0.1:9469, or one of a network for that
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub(crate) metrics: Option<SocketAddr>,
     /// Faults to begin with, see `rdmesh faults`
     #[arg(long, value_name = "FAULTS")]
     pub(crate) faults: Option<Faults>,

@@ -26,6 +26,7 @@ use crate::daemon::Host;
 use crate::events::EventLog;
 use axum::Router;
 use axum::http::StatusCode;
+use axum::routing::get;
 use refusal::Refusal;
 use state::Api;
 use std::sync::Arc;
@@ -39,6 +40,15 @@ pub fn router(host: Arc<Host>, event_log: EventLog, stop: Arc<Notify>) -> Router
     }
     let recorded = axum::middleware::from_fn(events::record);
     router.fallback(nothing_there).layer(recorded).with_state(Api::new(host, event_log, stop))
+}
+
+/// The metrics of `host` alone, at `/metrics`.
+pub fn metrics_page(host: Arc<Host>) -> Router {
+    Router::new().route("/metrics", get(routes::prometheus)).with_state(Api::new(
+        host,
+        EventLog::default(),
+        Arc::default(),
+    ))
 }
 
 async fn nothing_there() -> Refusal {

@@ -183,7 +183,7 @@ async fn stats(State(api): State<Api>) -> Result<Json<Stats>, Refusal> {
     Ok(Json(api.blocking(|host| Stats { metrics: metrics::collect(host) }).await?))
 }
 
-async fn prometheus(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
+pub(super) async fn prometheus(State(api): State<Api>) -> Result<impl IntoResponse, Refusal> {
     let text = api.blocking(metrics::page).await?;
     Ok(([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], text))
 }

@@ -5,6 +5,7 @@ use crate::events::EventLog;
 use crate::io::IoConfig;
 use rdmesh_fabric::api::Mode;
 use rdmesh_fabric::{Name, Peers, StateDir, TunnelKey};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// Configuration of a router.
@@ -34,6 +35,8 @@ pub struct DaemonConfig {
     pub io: IoConfig,
     /// Path between endpoints of this host.
     pub local_path: LocalPath,
+    /// TCP address at which everybody may read the metrics; none: the API's socket has them.
+    pub metrics: Option<SocketAddr>,
     /// Where its log's events are kept, as a layer of the log.
     pub events: EventLog,
 }

@@ -1,11 +1,14 @@
 //! The router as a process: starts all parts, serves the API until it is told to stop, and removes everything.
 
+mod scrape;
+
 use crate::api;
 use crate::daemon::{DaemonConfig, Host, HostError, Instance, InstanceError};
 use crate::events::EventLog;
 use rdmesh_fabric::StateDir;
 use rdmesh_overlay::Errors;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use scrape::Scrape;
 use sd_notify::NotifyState;
 use std::future::IntoFuture;
 use std::io;
@@ -35,6 +38,9 @@ pub enum DaemonError {
         /// The cause.
         source: io::Error,
     },
+    /// The TCP port of the metrics.
+    #[error("the address of --metrics: {0}")]
+    Metrics(io::Error),
     /// Of several operations that were all tried.
     #[error(transparent)]
     Several(#[from] Errors<Self>),
@@ -45,6 +51,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_file_limit();
     let instance = Instance::acquire(&config)?;
+    let scrape = config.metrics.map(Scrape::bind).transpose().map_err(DaemonError::Metrics)?;
     let (socket, events) = (config.state.api_socket(), config.events.clone());
     let host = match Host::start(config) {
         Ok(host) => Arc::new(host),
@@ -58,7 +65,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(api_failed)?;
     let served = thread::scope(|scope| {
         scope.spawn(|| host.endpoints().remove_orphans());
-        let served = runtime.block_on(serve(&host, events, &socket)).map_err(api_failed);
+        let served = runtime.block_on(serve(&host, events, &socket, scrape)).map_err(api_failed);
         runtime.shutdown_timeout(REQUEST_TIMEOUT);
         host.endpoints().stop_watching();
         served
@@ -79,11 +86,14 @@ pub fn remove_leftovers(state: &StateDir) -> Result<bool, DaemonError> {
     Ok(Instance::lock(state, rootless)?.clean().map(|()| true)?)
 }
 
-async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf) -> io::Result<()> {
+async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf, scrape: Option<Scrape>) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = Arc::new(Notify::new());
+    if let Some(scrape) = scrape {
+        tokio::spawn(scrape.serve(api::metrics_page(Arc::clone(host))));
+    }
     let app =
         api::router(Arc::clone(host), events, Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();
     tracing::info!(socket = %socket.display(), "serving");

@@ -60,6 +60,7 @@ fn config(directory: &TempDir) -> DaemonConfig {
         key: None,
         firewall: false,
         io: IoConfig::default(),
+        metrics: None,
         events: EventLog::default(),
     }
 }
