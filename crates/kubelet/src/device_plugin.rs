@@ -1,22 +1,20 @@
 //! Device plugins (`v1beta1.DevicePlugin`): the server that the kubelet asks.
 
 use crate::registration::{Empty, Options};
-use crate::server::{self, Answering, unary};
+use crate::server::{self, Methods, unary};
 use prost::Message;
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::future::Future;
 use std::io;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tokio::sync::watch;
 use tokio_stream::wrappers::WatchStream;
 use tokio_stream::{Stream, StreamExt};
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
-use tonic::server::{Grpc, NamedService};
+use tonic::codegen::http;
+use tonic::server::Grpc;
 use tonic::{Request, Response, Status};
 use tonic_prost::ProstCodec;
 use tower::service_fn;
@@ -85,45 +83,24 @@ pub enum Refusal {
 
 /// Serves a device plugin at `socket`, in place of what is there, until the returned future is dropped.
 pub fn serve(plugin: Arc<impl DevicePlugin>, socket: &Path) -> io::Result<impl Future<Output = io::Result<()>>> {
-    server::serve(Plugin(plugin), socket)
+    server::serve(Arc::new(Plugin(plugin)), socket)
 }
 
-/// gRPC's service of a device plugin.
+/// The methods of a device plugin.
 struct Plugin<P>(Arc<P>);
 
-impl<P> Clone for Plugin<P> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<P> NamedService for Plugin<P> {
+impl<P: DevicePlugin> Methods for Plugin<P> {
     const NAME: &'static str = "v1beta1.DevicePlugin";
-}
 
-impl<P: DevicePlugin> Service<http::Request<Body>> for Plugin<P> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Answering;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let plugin = Arc::clone(&self.0);
-        Box::pin(async move { Ok(answer(plugin, request).await) })
-    }
-}
-
-async fn answer<P: DevicePlugin>(plugin: Arc<P>, request: http::Request<Body>) -> http::Response<Body> {
-    let method = server::method(&request);
-    match method.as_str() {
-        "GetDevicePluginOptions" => unary(request, |_: Empty| async { Ok::<_, Refusal>(OPTIONS) }).await,
-        "ListAndWatch" => watch_devices(&*plugin, request).await,
-        "Allocate" => unary(request, |asked| allocate(Arc::clone(&plugin), asked)).await,
-        "PreStartContainer" => unary(request, |asked| start(Arc::clone(&plugin), asked)).await,
-        _ => Status::unimplemented(format!("{method} is not offered")).into_http(),
+    async fn answer(self: Arc<Self>, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        let plugin = &self.0;
+        match method {
+            "GetDevicePluginOptions" => unary(request, |_: Empty| async { Ok::<_, Refusal>(OPTIONS) }).await,
+            "ListAndWatch" => watch_devices(&**plugin, request).await,
+            "Allocate" => unary(request, |asked| allocate(Arc::clone(plugin), asked)).await,
+            "PreStartContainer" => unary(request, |asked| start(Arc::clone(plugin), asked)).await,
+            method => server::unimplemented(method),
+        }
     }
 }
 

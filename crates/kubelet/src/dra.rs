@@ -1,21 +1,18 @@
 //! Drivers of dynamic resource allocation: the two servers that the kubelet asks, one where it looks for drivers
 //! (`pluginregistration.Registration`), and the driver's own (`k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin`).
 
-use crate::server::{Answering, method, serve as serve_at, unary};
+use crate::server::{self, Methods, unary};
 use prost::Message;
 use std::collections::HashMap;
-use std::convert::Infallible;
 use std::fs::DirBuilder;
-use std::future::Future;
+use std::future::{Future, ready};
 use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use tonic::Status;
 use tonic::body::Body;
-use tonic::codegen::{Service, http};
-use tonic::server::NamedService;
+use tonic::codegen::http;
 use tracing::{info, warn};
 
 /// A driver of dynamic resource allocation. An error's text is in the events of the claim's pod, and the kubelet tries again.
@@ -69,12 +66,12 @@ pub fn serve<D: ResourceDriver>(
         DirBuilder::new().mode(0o750).recursive(true).create(folder)?;
     }
     let socket = own.join("dra.sock");
-    let driver = serve_at(Driver(driver), &socket)?;
-    let registration = Registration(Arc::new(Own { name: name.to_owned(), socket }));
+    let driver = server::serve(Arc::new(Driver(driver)), &socket)?;
+    let registration = Arc::new(Registration { name: name.to_owned(), socket });
     // The kubelet asks as soon as it sees this socket. It sends the socket's path as `:authority`, with `/` as `%2F`, which is one only
     // where it stands before an `@` (RFC 3986, 3.2).
     let socket = registry.join(format!("{name}@reg.sock"));
-    let registration = serve_at(registration, &socket)?;
+    let registration = server::serve(registration, &socket)?;
     Ok(async {
         tokio::select! {
             ended = driver => ended,
@@ -83,37 +80,19 @@ pub fn serve<D: ResourceDriver>(
     })
 }
 
-/// gRPC's service of a driver.
+/// The methods of a driver.
 struct Driver<D>(Arc<D>);
 
-impl<D> Clone for Driver<D> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
-impl<D> NamedService for Driver<D> {
+impl<D: ResourceDriver> Methods for Driver<D> {
     const NAME: &'static str = "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin";
-}
 
-impl<D: ResourceDriver> Service<http::Request<Body>> for Driver<D> {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Answering;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let driver = Arc::clone(&self.0);
-        Box::pin(async move {
-            Ok(match method(&request).as_str() {
-                "NodePrepareResources" => unary(request, |asked| prepare(Arc::clone(&driver), asked)).await,
-                "NodeUnprepareResources" => unary(request, |asked| unprepare(Arc::clone(&driver), asked)).await,
-                method => Status::unimplemented(format!("{method} is not offered")).into_http(),
-            })
-        })
+    async fn answer(self: Arc<Self>, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        let driver = &self.0;
+        match method {
+            "NodePrepareResources" => unary(request, |asked| prepare(Arc::clone(driver), asked)).await,
+            "NodeUnprepareResources" => unary(request, |asked| unprepare(Arc::clone(driver), asked)).await,
+            method => server::unimplemented(method),
+        }
     }
 }
 
@@ -146,46 +125,26 @@ async fn unprepare(driver: Arc<impl ResourceDriver>, asked: Claims) -> Result<Al
     Ok(AllUnprepared { claims })
 }
 
-/// The driver that is registered.
-struct Own {
+/// The driver that is registered, and the methods by which the kubelet learns of it.
+struct Registration {
     name: String,
     /// Socket of its service.
     socket: PathBuf,
 }
 
-/// gRPC's service by which the kubelet learns of a driver.
-#[derive(Clone)]
-struct Registration(Arc<Own>);
-
-impl NamedService for Registration {
+impl Methods for Registration {
     const NAME: &'static str = "pluginregistration.Registration";
-}
 
-impl Service<http::Request<Body>> for Registration {
-    type Response = http::Response<Body>;
-    type Error = Infallible;
-    type Future = Answering;
-
-    fn poll_ready(&mut self, _context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
-        let own = Arc::clone(&self.0);
-        Box::pin(async move {
-            Ok(match method(&request).as_str() {
-                "GetInfo" => unary(request, |_: Empty| async { Ok::<_, Status>(own.info()) }).await,
-                "NotifyRegistrationStatus" => {
-                    let hear = |status| std::future::ready(Ok::<_, Status>(own.hear(&status)));
-                    unary(request, hear).await
-                }
-                method => Status::unimplemented(format!("{method} is not offered")).into_http(),
-            })
-        })
+    async fn answer(self: Arc<Self>, method: &str, request: http::Request<Body>) -> http::Response<Body> {
+        match method {
+            "GetInfo" => unary(request, |_: Empty| ready(Ok::<_, Status>(self.info()))).await,
+            "NotifyRegistrationStatus" => unary(request, |status| ready(Ok::<_, Status>(self.hear(&status)))).await,
+            method => server::unimplemented(method),
+        }
     }
 }
 
-impl Own {
+impl Registration {
     fn info(&self) -> Info {
         Info {
             kind: "DRAPlugin".to_owned(),
