@@ -149,6 +149,11 @@ fn pods_have_the_endpoints_that_they_claim() {
     let other = node.prepare(&claims[0], "team/other");
     assert_eq!(other.cni("ADD", &lab, node.folder.path()), other.network_before());
     assert_eq!(node.endpoint(&claims[0]).expect("an endpoint")["addresses"][0], ip.as_str());
+    // That ends first: the other one has the device still.
+    server.cni("DEL", &lab, node.folder.path());
+    let endpoint = node.endpoint(&claims[0]).expect("an endpoint");
+    assert_eq!((&endpoint["isolation"], &endpoint["labels"]["kubernetes.io/pod"]), (&json!("none"), &json!("other")));
+    node.start_in(&other, &["ibv_devinfo"]).finish(LIMIT).ok();
     for claim in &claims {
         assert_eq!(node.order("unprepare", claim, None), json!({ "error": "" }));
         assert_eq!((node.endpoint(claim), node.file(claim).exists()), (None, false));

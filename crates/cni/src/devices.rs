@@ -95,18 +95,36 @@ impl Devices<'_> {
         self.client.create_endpoint(&request).map_err(|error| refused(&error))
     }
 
-    /// Removes the endpoints that are in the pod's network namespace. One that has gone has taken them along.
+    /// Removes the endpoints that are in the pod's network namespace. One that has gone has taken them along. Other pods with the same
+    /// claim go on with the device alone, which they have to open again.
     fn remove(&self, container: &Container) -> Result<(), Error> {
         let Some(netns) = &container.netns else { return Ok(()) };
         let found = self.inside(netns)?;
-        let slots = found.into_iter().map(|info| Slot {
-            network: info.endpoint.network,
-            name: info.endpoint.name,
-            is_shared: false,
-        });
+        if found.is_empty() {
+            return Ok(());
+        }
+        // A kubelet that does not answer keeps no pod from its end.
+        let devices = self.devices().unwrap_or_default();
+        let remove = |info: EndpointInfo| {
+            let slot = Slot { network: info.endpoint.network, name: info.endpoint.name, is_shared: false };
+            self.remove_endpoint(&slot)?;
+            let is_held = |one: &&PodDevice| !is_of(one, container) && Slot::of(one, false).as_ref() == Some(&slot);
+            devices.iter().find(is_held).map_or(Ok(()), |holder| self.keep(&slot, holder))
+        };
         // One that cannot be removed does not keep the others.
-        let removed: Vec<_> = slots.map(|slot| self.remove_endpoint(&slot)).collect();
+        let removed: Vec<_> = found.into_iter().map(remove).collect();
         removed.into_iter().collect()
+    }
+
+    /// Makes an endpoint again that another pod has, in no network namespace.
+    fn keep(&self, slot: &Slot, holder: &PodDevice) -> Result<(), Error> {
+        let request = CreateEndpoint {
+            quota: self.config.quota,
+            isolation: Isolation::None,
+            labels: Labels::of_pod(&holder.namespace, &holder.pod),
+            ..CreateEndpoint::new(slot.network.clone(), slot.name.clone())
+        };
+        self.client.create_endpoint(&request).map(drop).map_err(|error| refused(&error))
     }
 
     /// Whether the pod's endpoints have their interfaces, with their addresses.
@@ -148,12 +166,11 @@ impl Devices<'_> {
 
     /// The endpoints that containers of a pod have; none where the runtime connects something else than a pod.
     fn slots(&self, container: &Container) -> Result<Vec<Slot>, Error> {
-        let Some(pod) = container.pod() else { return Ok(Vec::new()) };
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        let runtime = runtime.map_err(|error| Error::failed(&error))?;
-        let listed = runtime.block_on(pod_resources::list(&pod_resources::socket(self.kubelet)));
-        let devices = listed.map_err(|error| Error::try_again_later(&error))?;
-        let is_own = |one: &&PodDevice| one.namespace == pod.namespace && one.pod == pod.name;
+        if container.pod().is_none() {
+            return Ok(Vec::new());
+        }
+        let devices = self.devices()?;
+        let is_own = |one: &&PodDevice| is_of(one, container);
         let slot = |own: &PodDevice| {
             let is_shared = devices
                 .iter()
@@ -171,6 +188,14 @@ impl Devices<'_> {
         Ok(slots)
     }
 
+    /// The devices of all pods of the node.
+    fn devices(&self) -> Result<Vec<PodDevice>, Error> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.map_err(|error| Error::failed(&error))?;
+        let listed = runtime.block_on(pod_resources::list(&pod_resources::socket(self.kubelet)));
+        listed.map_err(|error| Error::try_again_later(&error))
+    }
+
     /// Removes an endpoint, if it is there.
     fn remove_endpoint(&self, slot: &Slot) -> Result<(), Error> {
         self.client.clear_endpoint(&slot.network, &slot.name).map_err(|error| refused(&error))
@@ -182,6 +207,11 @@ impl Slot {
         let network = device.resource.strip_prefix(RESOURCES)?;
         Some(Self { network: network.parse().ok()?, name: device.device.parse().ok()?, is_shared })
     }
+}
+
+/// Whether a device is of the pod that a container is part of.
+fn is_of(device: &PodDevice, container: &Container) -> bool {
+    container.pod().is_some_and(|pod| device.namespace == pod.namespace && device.pod == pod.name)
 }
 
 /// A network namespace, by its file.
