@@ -4,7 +4,7 @@
 use crate::polled::Polled;
 use rdmesh_preload::Table;
 use rustix::fd::RawFd;
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ pub(crate) trait Device: Any + Send + Sync {
 
 /// From now on `fd` is a descriptor of `device`.
 pub(crate) fn set(fd: RawFd, device: Arc<dyn Device>) {
-    TABLE.set(fd, Entry(Arc::new(device)));
+    TABLE.set(fd, Entry(Arc::new(Held { kind: (*device).type_id(), device })));
 }
 
 /// Forgets what `fd` was: it has been closed, or is about to be.
@@ -49,39 +49,55 @@ pub(crate) fn for_each<T: Device>(mut visit: impl FnMut(Arc<T>)) {
 
 /// The device behind `fd`, without taking a reference: it lives until the program closes it.
 #[inline]
-pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a dyn Device> {
+pub(crate) fn peek<'a>(fd: RawFd) -> Option<&'a Held> {
     // SAFETY: the table holds such a reference; see `Table::glance` for a concurrent close.
-    TABLE.glance(fd).map(|raw| unsafe { &**raw.cast::<Arc<dyn Device>>().as_ref() })
+    TABLE.glance(fd).map(|raw| unsafe { raw.cast::<Held>().as_ref() })
 }
 
 /// The same where it is a `T`.
 #[inline]
 pub(crate) fn peek_as<'a, T: Device>(fd: RawFd) -> Option<&'a T> {
-    peek(fd).and_then(downcast)
-}
-
-/// `device`, where it is a `T`.
-#[inline]
-pub(crate) fn downcast<T: Device>(device: &dyn Device) -> Option<&T> {
-    (device as &dyn Any).downcast_ref()
+    peek(fd).and_then(Held::as_kind)
 }
 
 /// The `T` behind `fd`, with a reference.
 #[inline]
 pub(crate) fn get<T: Device>(fd: RawFd) -> Option<Arc<T>> {
-    let device: Arc<dyn Device> = Arc::clone(&*TABLE.get(fd)?.0);
-    let device: Arc<dyn Any + Send + Sync> = device;
+    let device: Arc<dyn Any + Send + Sync> = TABLE.get(fd)?.0.device.clone();
     device.downcast().ok()
+}
+
+/// A device in the table.
+pub(crate) struct Held {
+    /// Its type, where that is found without a call.
+    kind: TypeId,
+    device: Arc<dyn Device>,
+}
+
+impl Held {
+    /// The device, where it is a `T`.
+    #[inline]
+    pub(crate) fn as_kind<T: Device>(&self) -> Option<&T> {
+        let device = Arc::as_ptr(&self.device).cast::<T>();
+        // SAFETY: it is a `T`, which this holds a reference to.
+        (self.kind == TypeId::of::<T>()).then(|| unsafe { &*device })
+    }
+
+    /// See [`Device::polled`].
+    #[inline]
+    pub(crate) fn polled(&self) -> Option<&Polled> {
+        self.device.polled()
+    }
 }
 
 /// The table of this library.
 static TABLE: Table<Entry> = Table::new();
 
-/// What the table holds of a descriptor: as a pointer, that to the inner reference.
+/// What the table has of a descriptor.
 #[derive(Clone)]
-struct Entry(Arc<Arc<dyn Device>>);
+struct Entry(Arc<Held>);
 
-// SAFETY: the pointer is the outer `Arc`'s.
+// SAFETY: the pointer is the `Arc`'s.
 unsafe impl rdmesh_preload::Kind for Entry {
     fn into_raw(self) -> NonNull<()> {
         // SAFETY: no reference is null.
@@ -91,14 +107,14 @@ unsafe impl rdmesh_preload::Kind for Entry {
     #[inline]
     unsafe fn from_raw(raw: NonNull<()>) -> Self {
         // SAFETY: by the contract, it comes from `into_raw`.
-        Self(unsafe { Arc::from_raw(raw.cast::<Arc<dyn Device>>().as_ptr()) })
+        Self(unsafe { Arc::from_raw(raw.cast::<Held>().as_ptr()) })
     }
 
     fn gained_descriptor(&self) {
-        self.0.gained_descriptor();
+        self.0.device.gained_descriptor();
     }
 
     fn lost_descriptor(&self) {
-        self.0.lost_descriptor();
+        self.0.device.lost_descriptor();
     }
 }

@@ -38,9 +38,9 @@ replace! {
         }
         // SAFETY: the program hands `count` readable bytes.
         let command = unsafe { std::slice::from_raw_parts(buffer.cast::<u8>(), count) };
-        let written = if let Some(context) = descriptors::downcast::<Context>(device) {
+        let written = if let Some(context) = device.as_kind::<Context>() {
             session::write(context, fd, command)
-        } else if descriptors::downcast::<CmChannel>(device).is_some() {
+        } else if device.as_kind::<CmChannel>().is_some() {
             cm::write(fd, command)
         } else {
             match sockets::write_netlink(fd, command) {

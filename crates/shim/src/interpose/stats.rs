@@ -47,10 +47,10 @@ pub(super) fn functions() -> [*const c_void; 2] {
 /// The device that `fd` is a descriptor of.
 fn device_of(fd: c_int) -> Option<Device> {
     let device = descriptors::peek(fd)?;
-    if descriptors::downcast::<Context>(device).is_some() {
+    if device.as_kind::<Context>().is_some() {
         Some(Device::Verbs)
     } else {
-        descriptors::downcast::<CmChannel>(device).map(|_| Device::Cm)
+        device.as_kind::<CmChannel>().map(|_| Device::Cm)
     }
 }
 
