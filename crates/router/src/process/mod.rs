@@ -92,7 +92,7 @@ async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf, scrape: Opt
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let stop = Arc::new(Notify::new());
     if let Some(scrape) = scrape {
-        tokio::spawn(scrape.serve(api::metrics_page(Arc::clone(host))));
+        scrape.begin(api::metrics_page(Arc::clone(host)))?;
     }
     let app =
         api::router(Arc::clone(host), events, Arc::clone(&stop)).into_make_service_with_connect_info::<api::Caller>();

@@ -27,10 +27,15 @@ impl Scrape {
         Ok(Self { listener })
     }
 
-    /// Serves `page` until the future is dropped.
-    pub(super) async fn serve(self, page: Router) -> io::Result<Infallible> {
+    /// Serves `page` from now on, as a task of this runtime.
+    pub(super) fn begin(self, page: Router) -> io::Result<()> {
         let listener = tokio::net::TcpListener::from_std(self.listener)?;
         tracing::info!(address = %listener.local_addr()?, "serving metrics");
+        tokio::spawn(Self::serve(listener, page));
+        Ok(())
+    }
+
+    async fn serve(listener: tokio::net::TcpListener, page: Router) -> Infallible {
         let places = Arc::new(Semaphore::new(CONNECTIONS));
         loop {
             // The semaphore is never closed.
