@@ -36,8 +36,8 @@ fn clean(value: &mut Value) {
 
 const REMOVED: &str = "(removed)";
 
-/// User and password of a URL: all up to its last `@`, for a password may have one in it.
-static USER: LazyLock<Regex> = LazyLock::new(|| compiled(r#"(?P<scheme>[a-z][a-z0-9+.-]*)://[^\s"'/]*@"#));
+/// User and password of a URL: all up to its last `@`, for a password may have `@` and `/` in it.
+static USER: LazyLock<Regex> = LazyLock::new(|| compiled(r#"(?P<scheme>[a-z][a-z0-9+.-]*)://[^\s"']*@"#));
 /// The value of a name that says that it is secret.
 static NAMED: LazyLock<Regex> = LazyLock::new(|| {
     compiled(
@@ -63,7 +63,7 @@ mod tests {
             removed("--store etcd://root:s3cr3t@10.0.0.1:2379,10.0.0.2:2379?tls --workers 2"),
             "--store etcd://(removed)@10.0.0.1:2379,10.0.0.2:2379?tls --workers 2"
         );
-        assert_eq!(removed("store = \"etcd://a:p@ss@host\""), "store = \"etcd://(removed)@host\"");
+        assert_eq!(removed("store = \"etcd://a:p@s/s@host\""), "store = \"etcd://(removed)@host\"");
         let plain = "serving at http://[::1]:80/x, mail to a@b";
         assert_eq!(removed(plain), plain);
     }
