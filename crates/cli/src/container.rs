@@ -4,10 +4,9 @@ use crate::accel::require_library;
 use crate::args::{CdiOptions, ContainerOptions, PlaceOptions, QuotaOptions};
 use crate::endpoint::ensure;
 use crate::failure::Failure;
-use crate::run::libraries;
 use crate::show::print_line;
 use rdmesh_fabric::api::EndpointInfo;
-use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation};
+use rdmesh_fabric::{Client, ENDPOINT_MOUNT, Isolation, mounted_libraries};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
@@ -109,8 +108,7 @@ fn can_raise_limits() -> bool {
 }
 
 fn preload(is_accelerated: bool) -> String {
-    let paths = libraries(is_accelerated).iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}"));
-    format!("LD_PRELOAD={}", paths.collect::<Vec<_>>().join(":"))
+    format!("LD_PRELOAD={}", mounted_libraries(is_accelerated))
 }
 
 const KIND: &str = "rdmesh.dev/endpoint";

@@ -143,7 +143,7 @@ fn sanitizer_options(existing: Option<&OsStr>) -> OsString {
 }
 
 /// The libraries that programs load, in this order.
-pub(crate) fn libraries(is_accelerated: bool) -> &'static [&'static str] {
+fn libraries(is_accelerated: bool) -> &'static [&'static str] {
     if is_accelerated { &[LIBRARY_NAME, SOCKETS_LIBRARY_NAME] } else { &[LIBRARY_NAME] }
 }
 

@@ -1,7 +1,7 @@
 //! CDI files of prepared claims, one each: what containers with a claim mount, and what is to be undone when it ends.
 
 use crate::claim::Device;
-use rdmesh_fabric::{ENDPOINT_MOUNT, Name};
+use rdmesh_fabric::{ENDPOINT_MOUNT, Name, mounted_libraries};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -29,7 +29,7 @@ pub(crate) struct PreparedDevice {
     container_edits: Edits,
 }
 
-/// Where a device comes from.
+/// Endpoint and request behind a device.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct Origin {
     #[serde(rename = "rdmesh.dev/request")]
@@ -65,8 +65,6 @@ impl Prepared {
 impl PreparedDevice {
     fn new(uid: &str, device: &Device, endpoints: &Path) -> Self {
         let Device { request, network, endpoint, is_accelerated } = device;
-        let names = &["librdmesh.so", "librdmesh-sockets.so"][..if *is_accelerated { 2 } else { 1 }];
-        let libraries: Vec<String> = names.iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}")).collect();
         let mount = Mount {
             host_path: endpoints.join(format!("{network}.{endpoint}")),
             container_path: ENDPOINT_MOUNT.to_owned(),
@@ -75,11 +73,14 @@ impl PreparedDevice {
         Self {
             name: format!("{uid}-{network}-{endpoint}"),
             annotations: Origin { request: request.clone(), network: network.clone(), endpoint: endpoint.clone() },
-            container_edits: Edits { env: vec![format!("LD_PRELOAD={}", libraries.join(":"))], mounts: vec![mount] },
+            container_edits: Edits {
+                env: vec![format!("LD_PRELOAD={}", mounted_libraries(*is_accelerated))],
+                mounts: vec![mount],
+            },
         }
     }
 
-    /// What a container runtime knows it by.
+    /// Name by which a container runtime finds it (CDI: fully qualified device name).
     pub(crate) fn id(&self) -> String {
         format!("{KIND}={}", self.name)
     }
@@ -90,7 +91,7 @@ impl Files {
         Self(folder.to_owned())
     }
 
-    /// What was prepared for a claim; none where nothing was.
+    /// Devices prepared for a claim; none where nothing was.
     pub(crate) fn read(&self, uid: &str) -> io::Result<Option<Prepared>> {
         match fs::read(self.path(uid)?) {
             Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),

@@ -48,7 +48,7 @@ pub use policy::{EffectivePolicy, InvalidScope, Policy, PolicyScope, PolicyTree,
 pub use pool::{Pool, PoolMember};
 pub use quota::Quota;
 pub use registry::{Acquisition, Added, EndpointRequest, JoinPool, Owner, Registry, RegistryError};
-pub use state::{API_SOCKET, ENDPOINT_MOUNT, IDENTITY, KEYS, LOCK, LOG, StateDir, StateError};
+pub use state::{API_SOCKET, ENDPOINT_MOUNT, IDENTITY, KEYS, LOCK, LOG, StateDir, StateError, mounted_libraries};
 pub use tenant::{DEFAULT_TENANT, Tenant, default_tenant};
 pub use text::{printable, printable_lines};
 pub use topology::{Topology, TopologyWatch};

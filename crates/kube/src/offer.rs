@@ -2,7 +2,7 @@
 
 use crate::collector::holders;
 use crate::slots::{SlotError, Slots};
-use rdmesh_fabric::ENDPOINT_MOUNT;
+use rdmesh_fabric::{ENDPOINT_MOUNT, mounted_libraries};
 use rdmesh_kubelet::device_plugin::{Allocation, Device, DevicePlugin, HEALTHY, Mount, Refusal, UNHEALTHY, serve};
 use rdmesh_kubelet::registration::{SOCKET, register};
 use std::collections::HashMap;
@@ -29,9 +29,7 @@ pub(crate) struct Offer {
 impl Offer {
     pub(crate) fn new(slots: Arc<Slots>, pods: PathBuf, is_accelerated: bool) -> Self {
         let (devices, _) = watch::channel(devices(&slots, true));
-        let names = &["librdmesh.so", "librdmesh-sockets.so"][..if is_accelerated { 2 } else { 1 }];
-        let paths: Vec<String> = names.iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}")).collect();
-        Self { slots, devices, pods, libraries: paths.join(":") }
+        Self { slots, devices, pods, libraries: mounted_libraries(is_accelerated) }
     }
 
     /// Serves the kubelet whose plugins have their sockets in `folder`, for ever.

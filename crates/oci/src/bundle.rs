@@ -1,7 +1,7 @@
 //! The container's configuration (OCI runtime specification, `config.json`).
 
 use crate::failure::Failure;
-use rdmesh_fabric::ENDPOINT_MOUNT;
+use rdmesh_fabric::{ENDPOINT_MOUNT, mounted_libraries};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -36,8 +36,7 @@ impl Bundle {
             "options": ["bind", "ro", "nosuid", "nodev"],
         });
         list(&mut self.config["mounts"]).push(mount);
-        let own = ["librdmesh.so", "librdmesh-sockets.so"];
-        let own = own[..if is_accelerated { 2 } else { 1 }].iter().map(|name| format!("{ENDPOINT_MOUNT}/{name}"));
+        let own = std::iter::once(mounted_libraries(is_accelerated));
         let before = self.variable("LD_PRELOAD").filter(|before| !before.is_empty());
         let libraries: Vec<String> = own.chain(before).collect();
         let environment = list(&mut self.config["process"]["env"]);

@@ -29,6 +29,12 @@ pub const IDENTITY: &str = "identity";
 /// Mount point of the endpoint's directory, for programs in their own mount namespace and for containers.
 pub const ENDPOINT_MOUNT: &str = "/run/rdmesh/endpoint";
 
+/// The libraries below [`ENDPOINT_MOUNT`] that programs of a container load, as in `LD_PRELOAD`.
+pub fn mounted_libraries(is_accelerated: bool) -> String {
+    let device = format!("{ENDPOINT_MOUNT}/librdmesh.so");
+    if is_accelerated { format!("{device}:{ENDPOINT_MOUNT}/librdmesh-sockets.so") } else { device }
+}
+
 /// A router's state directory and the paths in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateDir(PathBuf);
