@@ -15,7 +15,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct Pod<'a> {
     /// `NAMESPACE/NAME`.
     pub name: &'a str,
-    /// Its network namespace.
+    /// Stands for all of the pod's namespaces.
     pub namespace: Namespace,
     /// Its device, which is an endpoint's name.
     pub device: String,

@@ -1,4 +1,4 @@
-//! What of this driver's was allocated to a claim.
+//! Devices of this driver in a claim's allocation, with their parameters.
 
 use k8s_openapi::api::resource::v1::{DeviceAllocationConfiguration, ResourceClaim};
 use rdmesh_fabric::{Labels, Name};
@@ -48,8 +48,8 @@ struct Parameters {
 }
 
 impl Allocated {
-    /// What a claim with this UID has of the node's devices, whose names begin with `prefix`. `is_accelerated` where nothing else is
-    /// asked for.
+    /// Devices of the node in the allocation of a claim with this UID; their names begin with `prefix`. `is_accelerated` is the default
+    /// of the parameter `accel`.
     pub(crate) fn of(
         claim: &ResourceClaim,
         uid: &str,

@@ -44,7 +44,7 @@ impl Driver {
         }
     }
 
-    /// What the API server says was allocated to a claim.
+    /// Allocation of a claim, by the API server.
     async fn allocated(&self, claim: &ClaimName) -> Result<Allocated, String> {
         let claims: Api<ResourceClaim> = Api::namespaced(self.server.clone(), &claim.namespace);
         let found = claims.get(&claim.name).await.map_err(|error| words(&error))?;

@@ -5,7 +5,7 @@
 //!
 //! * [`options`]: the command line.
 //! * [`slices`]: the pools, as the API server has them.
-//! * [`claim`]: what was allocated to a claim; [`driver`]: how it is prepared; [`cdi`]: the files that remember that.
+//! * [`claim`]: a claim's allocation; [`driver`]: its preparation; [`cdi`]: the files that record that.
 
 mod cdi;
 mod claim;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::EnvFilter;
 
-/// What has failed at the API server, in its words.
+/// Text of an error of the API server's, in its words.
 fn words(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),

@@ -63,13 +63,13 @@ impl Publisher {
         let owner = owner(&nodes.get(&self.node).await.map_err(text)?);
         for change in wanted {
             match change {
-                Change::Set(mut slice) if slice.metadata.resource_version.is_some() => {
-                    slice.metadata.owner_references = Some(vec![owner.clone()]);
-                    slices.replace(&slice.name_any(), &PostParams::default(), &slice).await.map_err(text)?;
-                }
                 Change::Set(mut slice) => {
                     slice.metadata.owner_references = Some(vec![owner.clone()]);
-                    slices.create(&PostParams::default(), &slice).await.map_err(text)?;
+                    let (name, parameters) = (slice.name_any(), PostParams::default());
+                    match slice.metadata.resource_version {
+                        Some(_) => slices.replace(&name, &parameters, &slice).await.map_err(text)?,
+                        None => slices.create(&parameters, &slice).await.map_err(text)?,
+                    };
                 }
                 Change::Remove(name) => drop(slices.delete(&name, &DeleteParams::default()).await.map_err(text)?),
             }
@@ -79,7 +79,7 @@ impl Publisher {
         Ok(())
     }
 
-    /// What has to change so that `present` becomes what this node offers. A pool of which a slice changes is a new generation of all
+    /// Changes by which `present` becomes what this node offers. A pool of which a slice changes is a new generation of all
     /// its slices: the scheduler waits for all of them.
     fn wanted(&self, present: &[ResourceSlice], is_usable: bool) -> Vec<Change> {
         let (mut changes, mut named) = (Vec::new(), Vec::new());
@@ -180,7 +180,7 @@ mod tests {
         Publisher::new("node-1", "claim-ab-", &networks, server)
     }
 
-    /// What the API server has after changes.
+    /// Slices of the API server after changes.
     fn after(present: &[ResourceSlice], changes: Vec<Change>) -> Vec<ResourceSlice> {
         let mut slices = present.to_vec();
         for change in changes {

@@ -27,10 +27,10 @@ pub trait ResourceDriver: Send + Sync + 'static {
 /// A ResourceClaim.
 #[derive(Clone, PartialEq, Eq, Hash, Message)]
 pub struct ClaimName {
-    /// Its namespace.
+    /// Namespace of the claim, and of the pods that have it.
     #[prost(string, tag = "1")]
     pub namespace: String,
-    /// Another one of the same name has another UID.
+    /// Differs from that of an earlier claim of the same name.
     #[prost(string, tag = "2")]
     pub uid: String,
     /// Unique in its namespace.

@@ -60,7 +60,7 @@ struct Container {
     claims: Vec<Claimed>,
 }
 
-/// What a container has by a claim (`DynamicResource`).
+/// Devices of a container by a claim (`DynamicResource`).
 #[derive(Clone, PartialEq, Message)]
 struct Claimed {
     #[prost(message, repeated, tag = "4")]

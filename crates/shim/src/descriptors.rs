@@ -16,7 +16,7 @@ pub(crate) trait Device: Any + Send + Sync {
     /// The program has one less.
     fn lost_descriptor(&self);
 
-    /// What threads that poll its completion queues look at; none for a device without such queues.
+    /// Shared pages that threads which poll its completion queues look at; none for a device without such queues.
     fn polled(&self) -> Option<&Polled> {
         None
     }
@@ -93,7 +93,7 @@ impl Held {
 /// The table of this library.
 static TABLE: Table<Entry> = Table::new();
 
-/// What the table has of a descriptor.
+/// Entry of the table.
 #[derive(Clone)]
 struct Entry(Arc<Held>);
 

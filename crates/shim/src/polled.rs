@@ -1,4 +1,4 @@
-//! What a thread that polls looks at of an open device: memory that the router shares with it.
+//! Memory of an open device that the router shares with it, and that threads which poll its queues look at.
 
 use rdmesh_uverbs::page::{ContextPage, WorkerFlags};
 use std::sync::atomic::{AtomicU64, Ordering};

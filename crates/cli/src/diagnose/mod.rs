@@ -1,6 +1,6 @@
 //! `rdmesh diagnose`: one archive with what a bug report needs, and nothing secret.
 //!
-//! * [`parts`]: what goes into it; [`secrets`]: what is taken out before.
+//! * [`parts`]: its contents; [`secrets`]: removal of passwords and the like from them.
 
 mod parts;
 mod secrets;

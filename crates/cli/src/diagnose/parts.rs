@@ -1,4 +1,4 @@
-//! What an archive has: each part says what could be found out, or why nothing could.
+//! Parts of an archive: each is what could be found out, or the reason why nothing could.
 
 use super::secrets;
 use crate::doctor;
@@ -72,7 +72,7 @@ fn tail(path: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// What programs print, each after its command line.
+/// Output of programs, each after its command line.
 fn programs(commands: &[&[&str]]) -> String {
     let output = |command: &&[&str]| {
         let [program, arguments @ ..] = command else { return String::new() };
@@ -85,7 +85,7 @@ fn programs(commands: &[&[&str]]) -> String {
     commands.iter().map(output).collect()
 }
 
-/// What is in files, each after its name.
+/// Contents of files, each after its name.
 fn files(names: impl Iterator<Item = String>) -> String {
     let show = |name: String| {
         let text = fs::read_to_string(&name).unwrap_or_else(|error| format!("{error}\n"));

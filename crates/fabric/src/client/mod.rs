@@ -338,7 +338,7 @@ impl Client {
         self.call(Method::POST, "/v1/shutdown", NOTHING)
     }
 
-    /// What the router answers to a request for a path of the API, such as `/v1/status`.
+    /// Answer to a GET request for a path of the API, such as `/v1/status`.
     pub fn read(&self, path: &str) -> Result<serde_json::Value, ClientError> {
         self.get(path)
     }

@@ -78,7 +78,7 @@ pub(crate) fn adopt(address: u64, device: &Polled) {
     }
 }
 
-/// What polls look at of the device behind `fd`.
+/// Shared pages of the device behind `fd`.
 #[inline]
 fn polled<'a>(fd: RawFd) -> Option<&'a Polled> {
     descriptors::peek(fd)?.polled()
