@@ -120,6 +120,8 @@ reasons! {
     Broken = 16, "the other end has written nonsense into the shared memory";
     /// What may have to go back by TCP does not fit into the socket's buffer.
     Crowded = 17, "TCP's queue lacks room to go back: its reader pauses, net.core.wmem_max is below 128 KiB, or Linux older than 4.12";
+    /// A full ring whose reader stands still.
+    Stalled = 18, "its reader stood still while the ring was full: TCP keeps more for it";
 }
 
 /// Beginning of the abstract Unix addresses of accelerated processes.

@@ -15,9 +15,10 @@ use rustix::net::{SocketFlags, accept_with};
 use std::mem::MaybeUninit;
 use std::sync::Arc;
 
-/// Keys of the listening sockets, which no link has: links' are addresses.
+/// Keys of what is no link's socket: links' are addresses.
 pub(super) const LISTENER: u64 = 0;
 pub(super) const REPORTER: u64 = 1;
+pub(super) const STALLS: u64 = 2;
 
 /// Starts the agent of `process`. It takes no signal of the program's.
 pub(super) fn start(process: &'static Process) -> std::io::Result<()> {
@@ -42,7 +43,7 @@ fn block_signals() -> libc::sigset_t {
 fn run(process: &'static Process) {
     loop {
         let mut events = Vec::with_capacity(1);
-        match epoll::wait(&process.watched, rustix::buffer::spare_capacity(&mut events), None) {
+        match epoll::wait(&process.watched, rustix::buffer::spare_capacity(&mut events), process.stalls.pause()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(_) => return,
         }
@@ -52,9 +53,11 @@ fn run(process: &'static Process) {
             match event.data.u64() {
                 LISTENER => accept(process),
                 REPORTER => super::report::answer(process),
+                STALLS => process.stalls.silence(),
                 key => listen_to(process, key),
             }
         }
+        process.look_at_stalls();
         crate::wake::flush();
     }
 }

@@ -4,7 +4,7 @@
 //!
 //! * [`waiter`]: who waits for connections, and is woken.
 //! * [`link`]: the other processes; [`relay`]: the one that stands for those of other endpoints.
-//! * [`report`]: what it tells of its connections.
+//! * [`report`]: what it tells of its connections; [`stalls`]: those whose rings are full.
 //! * [`agent`]: the thread that listens to them. The program's own threads may compute or sleep for as long as they like; an offer,
 //!   or a peer that asks for its bytes on TCP, does not wait for them. It sleeps as long as nothing is said.
 //!
@@ -14,6 +14,7 @@ pub(crate) mod agent;
 mod link;
 mod relay;
 mod report;
+mod stalls;
 mod waiter;
 
 pub(crate) use link::Link;
@@ -50,6 +51,7 @@ pub(crate) struct Process {
     offers: AtomicU32,
     links: Spin<HashMap<ProcessName, Arc<Link>>>,
     relay: relay::Relay,
+    stalls: stalls::Stalls,
     /// Watched by the agent: the listening socket, and the links' sockets.
     watched: OwnFd,
     listener: OwnFd,
@@ -123,6 +125,7 @@ impl Process {
             offers: AtomicU32::new(0),
             links: Spin::default(),
             relay: relay::Relay::default(),
+            stalls: stalls::Stalls::new(&watched, agent::STALLS).ok()?,
             watched: OwnFd::new(watched),
             listener: OwnFd::new(listener),
             reporter: OwnFd::new(reporter),

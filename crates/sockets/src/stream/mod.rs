@@ -11,7 +11,7 @@
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
 //! * [`reported`]: what others may know of it.
-//! * [`returning`]: rings again, after a relay was lost.
+//! * [`returning`]: rings again, after a relay was lost; [`stall`]: back to TCP, where a reader stands still.
 //! * [`wait`]: threads that wait for a stream; [`locks`]: the locks of both directions.
 
 mod holders;
@@ -22,6 +22,7 @@ mod relayed;
 mod reported;
 mod returning;
 mod send;
+mod stall;
 mod switch;
 mod wait;
 
@@ -100,6 +101,7 @@ pub(crate) struct Channel {
     full: AtomicU32,
     /// Time of the last look at TCP without being told.
     looked: AtomicU64,
+    stall: stall::Stall,
     /// Of a relayed connection.
     back: WayBack,
 }
@@ -252,6 +254,7 @@ impl Stream {
         if let Some(channel) = self.channel().filter(|_| is_end)
             && self.locks.left() == Some(0)
             && channel.input().readable().is_ok_and(|unread| unread != 0)
+            && self.is_behind_switch(fd, channel)
         {
             kernel::reset_on_close(fd);
         } else if is_end {

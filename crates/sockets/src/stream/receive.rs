@@ -301,11 +301,7 @@ impl Stream {
             channel.note_kernel(READY);
             return true;
         }
-        // Bytes may wait behind a switch that has not been looked at. Those before it have been read, or come later than the ring's:
-        // TCP is another way through the network than a relay's.
-        let up_at = channel.input().header.path.up_at.load(Ordering::Acquire);
-        let has_all = || up_at.checked_sub(1).is_some_and(|before| channel.read_from_tcp(fd) == Some(before));
-        self.locks.left().is_none() && channel.input().readable() != Ok(0) && has_all()
+        self.locks.left().is_none() && channel.input().readable() != Ok(0) && self.is_behind_switch(fd, channel)
     }
 
     /// Likewise for a call that sends. Where the ring is full its reader is asked to tell of space: the caller is about to wait.
@@ -320,7 +316,19 @@ impl Stream {
         }
         // Who waits for space need not have found the ring full by a call: it may have filled it to the last byte.
         ring.wish_for_space();
-        ring.free() != Ok(0)
+        let has_space = ring.free() != Ok(0);
+        if !has_space {
+            self.watch_for_stall(channel);
+        }
+        has_space
+    }
+
+    /// Whether the next bytes are those of the ring. A switch may not have been looked at. Bytes before it have been read, or come
+    /// later than the ring's: TCP is another way through the network than a relay's.
+    pub(super) fn is_behind_switch(&self, fd: c_int, channel: &Channel) -> bool {
+        let up_at = channel.input().header.path.up_at.load(Ordering::Acquire);
+        let has_all = || up_at.checked_sub(1).is_some_and(|before| channel.read_from_tcp(fd) == Some(before));
+        self.locks.left().map_or_else(has_all, |left| left == 0)
     }
 
     /// Number that changes with each byte that comes, for edge-triggered events.

@@ -136,6 +136,7 @@ impl Stream {
         drop(held);
         self.tell_of_outlet(channel, before);
         if sent == 0 {
+            self.watch_for_stall(channel);
             return Err(Errno::AGAIN);
         }
         channel.link.signal(&ring.header.reader);

@@ -157,6 +157,7 @@ impl Stream {
             kernel: AtomicU32::new(0),
             full: AtomicU32::new(0),
             looked: AtomicU64::new(0),
+            stall: super::stall::Stall::default(),
             back: WayBack::default(),
         });
         channel.input().header.reader.index.store(self.index, Ordering::Relaxed);
