@@ -262,6 +262,10 @@ real! {
     fn pwrite(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t, else unsupported();
     fn pwrite64(fd: c_int, buffer: *const c_void, len: size_t, at: off_t) -> ssize_t, else pwrite(fd, buffer, len, at);
     fn preadv(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else unsupported();
+    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t, else unsupported();
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t, else unsupported();
+    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t, else unsupported();
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t, else unsupported();
     fn preadv64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else preadv(fd, parts, count, at);
     fn pwritev(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else unsupported();
     fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t, else pwritev(fd, parts, count, at);

@@ -22,9 +22,8 @@ pub(crate) fn receive(fd: c_int, pieces: &[Piece], flags: c_int) -> Result<usize
 
 /// Whether TCP has bytes, or an end, to be received.
 pub(crate) fn has_something(fd: c_int) -> bool {
-    let mut byte = 0u8;
-    let piece = [Piece { base: &raw mut byte, len: 1 }];
-    receive(fd, &piece, libc::MSG_PEEK) != Err(Errno::AGAIN)
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    real::poll(&raw mut poll, 1, 0) > 0
 }
 
 /// Ends of the connection that the kernel knows of, as bits of epoll.

@@ -170,6 +170,78 @@ int case_messages_at_once(void) {
     return 0;
 }
 
+// `preadv2` and `pwritev2` at no offset are `readv` and `writev` with flags.
+int case_vectors_with_flags(void) {
+    struct pair p = connected();
+    unsigned char out[300], in[300];
+    fill(out, sizeof out, 0);
+    struct iovec pieces[] = {{out, 100}, {out + 100, 200}}, places[] = {{in, 150}, {in + 150, 150}};
+    CHECK(preadv2(p.b, places, 2, -1, RWF_NOWAIT) == -1 && errno == EAGAIN);
+    CHECK(pwritev2(p.a, pieces, 2, -1, 0) == 300);
+    CHECK(preadv2(p.b, places, 2, -1, 0) == 300);
+    check(in, sizeof in, 0);
+    CHECK(preadv2(p.b, places, 2, 0, 0) == -1 && errno == ESPIPE);
+    CHECK(pwritev2(p.a, pieces, 2, 8, 0) == -1 && errno == ESPIPE);
+    CHECK(preadv2(p.b, places, 2, -1, 1 << 30) == -1 && errno == EOPNOTSUPP);
+    return 0;
+}
+
+// What has come by TCP and by a ring is there at once, for one call.
+int case_bytes_of_both_ways_at_once(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address);
+    struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
+    CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0);
+    p.b = accept(listener, NULL, NULL);
+    unsigned char bytes[2000];
+    fill(bytes, sizeof bytes, 0);
+    for (size_t at = 0; at < sizeof bytes; at += 10) {
+        send_all(p.a, bytes + at, 10);
+        if (at % 200 == 0) usleep(1000);
+    }
+    for (int count = 0; count < (int)sizeof bytes; usleep(1000)) CHECK(ioctl(p.b, FIONREAD, &count) == 0);
+    memset(bytes, 0, sizeof bytes);
+    CHECK(recv(p.b, bytes, sizeof bytes, 0) == sizeof bytes);
+    check(bytes, sizeof bytes, 0);
+    return 0;
+}
+
+static int left_after(int fd, size_t len, size_t room) {
+    char bytes[100], control[CMSG_SPACE(sizeof(int))];
+    struct iovec place = {bytes, len};
+    struct msghdr message = {.msg_iov = &place, .msg_iovlen = 1, .msg_control = control, .msg_controllen = room};
+    CHECK(recvmsg(fd, &message, 0) == (ssize_t)len);
+    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
+    if (header == NULL) return message.msg_flags & MSG_CTRUNC ? -2 : -1;
+    CHECK(header->cmsg_level == IPPROTO_TCP && header->cmsg_type == TCP_CM_INQ && header->cmsg_len == CMSG_LEN(sizeof(int)));
+    int left;
+    memcpy(&left, CMSG_DATA(header), sizeof left);
+    return left;
+}
+
+int case_left_to_read(void) {
+    struct pair p = connected();
+    const size_t room = CMSG_SPACE(sizeof(int));
+    char bytes[100] = {0};
+    int on = 1, off = 0;
+    send_all(p.a, bytes, 100);
+    CHECK(left_after(p.b, 10, room) == -1);
+    CHECK(setsockopt(p.b, IPPROTO_TCP, TCP_INQ, &on, sizeof on) == 0);
+    CHECK(left_after(p.b, 30, room) == 60);
+    CHECK(left_after(p.b, 10, 3) == -2);
+    CHECK(left_after(p.b, 50, room) == 0);
+    send_all(p.a, bytes, 50);
+    CHECK(shutdown(p.a, SHUT_WR) == 0);
+    struct pollfd wait = {.fd = p.b, .events = POLLRDHUP};
+    CHECK(poll(&wait, 1, 5000) == 1);
+    // An end counts as one byte.
+    CHECK(left_after(p.b, 20, room) == 31);
+    CHECK(left_after(p.b, 30, room) == 1);
+    CHECK(setsockopt(p.b, IPPROTO_TCP, TCP_INQ, &off, sizeof off) == 0);
+    CHECK(left_after(p.b, 0, room) == -1);
+    return 0;
+}
+
 int case_counts_of_ioctl(void) {
     struct pair p = connected();
     int count = -1;

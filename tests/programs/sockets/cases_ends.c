@@ -87,6 +87,25 @@ int case_close_with_unread_data(void) {
     return 0;
 }
 
+// Also where nothing has been read, and nothing will be.
+int case_close_after_shutdown_of_reading(void) {
+    struct sockaddr_in address;
+    int listener = listening(&address);
+    struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
+    CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0);
+    p.b = accept(listener, NULL, NULL);
+    char bytes[10] = {0};
+    // Those that have gone by TCP have been read, and those of the ring have not.
+    for (int i = 0; i < 3; i++) send_all(p.a, bytes, sizeof bytes);
+    receive_all(p.b, bytes, sizeof bytes);
+    for (int i = 0; i < 20; i++) send_all(p.a, bytes, sizeof bytes);
+    CHECK(shutdown(p.b, SHUT_RD) == 0 && close(p.b) == 0);
+    struct pollfd wait = {.fd = p.a, .events = POLLIN};
+    CHECK(poll(&wait, 1, 5000) == 1);
+    CHECK(recv(p.a, bytes, 1, 0) == -1 && errno == ECONNRESET);
+    return 0;
+}
+
 int case_shutdown_of_reading(void) {
     struct pair p = connected();
     char byte;

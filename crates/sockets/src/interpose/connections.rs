@@ -5,7 +5,7 @@ use super::replace;
 use crate::address;
 use crate::kernel;
 use crate::process::{Process, has_relay};
-use crate::stream::{Stream, known};
+use crate::stream::{Stream, Way, known};
 use crate::table::{self, with_stream};
 use libc::{c_int, c_ulong, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rdmesh_preload::settings::settings;
@@ -93,7 +93,14 @@ replace! {
         if is_for_tcp_only(level, name) {
             with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Option));
         }
-        real::setsockopt(fd, level, name, value, len)
+        let result = real::setsockopt(fd, level, name, value, len);
+        match (level, name) {
+            (libc::IPPROTO_TCP, libc::TCP_INQ) => drop(with_stream(fd, Stream::ask_again_for_left)),
+            (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) if result == 0 => set_time_out(fd, Way::In, value),
+            (libc::SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) if result == 0 => set_time_out(fd, Way::Out, value),
+            _ => {}
+        }
+        result
     }
 }
 
@@ -194,8 +201,18 @@ fn is_for_tcp_only(level: c_int, name: c_int) -> bool {
     }
 }
 
+/// The kernel has taken the time-out.
+fn set_time_out(fd: c_int, way: Way, value: *const c_void) {
+    // SAFETY: the kernel has taken a time from there.
+    let time = unsafe { value.cast::<libc::timeval>().read_unaligned() };
+    with_stream(fd, |stream| stream.set_never_waits(way, time.tv_sec < 0));
+}
+
 /// The program uses what this library cannot see.
 static IS_STOPPED: AtomicBool = AtomicBool::new(false);
+/// asm-generic/socket.h; the `libc` crate does not have them for all machines.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
 const FIONREAD: c_ulong = libc::FIONREAD as c_ulong;
 const SIOCOUTQ: c_ulong = libc::TIOCOUTQ as c_ulong;
 const SIOCATMARK: c_ulong = 0x8905;

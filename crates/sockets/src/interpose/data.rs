@@ -2,10 +2,11 @@
 #![allow(unsafe_code)]
 
 use super::replace;
-use crate::stream::Stream;
+use crate::stream::{Deadline, Stream};
 use crate::table::with_stream;
 use libc::{
-    c_int, c_long, c_uint, c_void, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    c_int, c_long, c_uint, c_void, cmsghdr, iovec, mmsghdr, msghdr, off_t, size_t, sockaddr, socklen_t, ssize_t,
+    timespec,
 };
 use rdmesh_preload::system_call::pass_on;
 use rdmesh_preload::{errno, real};
@@ -63,17 +64,35 @@ replace! {
     }
 
     fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        with_stream(fd, |stream| {
-            value(pieces(parts, count as usize, Errno::INVAL).and_then(|pieces| stream.receive(fd, pieces, 0)))
-        })
-            .unwrap_or_else(|| real::readv(fd, parts, count))
+        receive_parts(fd, parts, count, 0).unwrap_or_else(|| real::readv(fd, parts, count))
     }
 
     fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
-        with_stream(fd, |stream| {
-            value(pieces(parts, count as usize, Errno::INVAL).and_then(|pieces| stream.send(fd, pieces, 0)))
-        })
-            .unwrap_or_else(|| real::writev(fd, parts, count))
+        send_parts(fd, parts, count, 0).unwrap_or_else(|| real::writev(fd, parts, count))
+    }
+
+    fn preadv2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        without_offset(at, flags)
+            .and_then(|message| receive_parts(fd, parts, count, message))
+            .unwrap_or_else(|| real::preadv2(fd, parts, count, at, flags))
+    }
+
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        without_offset(at, flags)
+            .and_then(|message| receive_parts(fd, parts, count, message))
+            .unwrap_or_else(|| real::preadv64v2(fd, parts, count, at, flags))
+    }
+
+    fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        without_offset(at, flags)
+            .and_then(|message| send_parts(fd, parts, count, message))
+            .unwrap_or_else(|| real::pwritev2(fd, parts, count, at, flags))
+    }
+
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        without_offset(at, flags)
+            .and_then(|message| send_parts(fd, parts, count, message))
+            .unwrap_or_else(|| real::pwritev64v2(fd, parts, count, at, flags))
     }
 
     fn recvmsg(fd: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -91,11 +110,9 @@ replace! {
     fn recvmmsg(
         fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int, timeout: *mut timespec,
     ) -> c_int {
-        each_message(fd, messages, count, |stream, message, n| {
-            // Only the first is waited for, with MSG_WAITFORONE; after that, what is there.
-            let flags = if n != 0 && flags & libc::MSG_WAITFORONE != 0 { flags | libc::MSG_DONTWAIT } else { flags };
-            received_message(stream, fd, message, flags & !libc::MSG_WAITFORONE)
-        }).unwrap_or_else(|| real::recvmmsg(fd, messages, count, flags, timeout))
+        // SAFETY: the program hands a time, or NULL.
+        received_messages(fd, messages, count, flags, unsafe { timeout.as_mut() })
+            .unwrap_or_else(|| real::recvmmsg(fd, messages, count, flags, timeout))
     }
 
     fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, flags: c_int) -> c_int {
@@ -130,6 +147,23 @@ fn value(result: Result<usize, Errno>) -> ssize_t {
     result.map_or_else(errno::minus_one, |count| count as ssize_t)
 }
 
+fn receive_parts(fd: c_int, parts: *const iovec, count: c_int, flags: c_int) -> Option<ssize_t> {
+    let pieces = || pieces(parts, count as usize, Errno::INVAL);
+    with_stream(fd, |stream| value(pieces().and_then(|pieces| stream.receive(fd, pieces, flags))))
+}
+
+fn send_parts(fd: c_int, parts: *const iovec, count: c_int, flags: c_int) -> Option<ssize_t> {
+    let pieces = || pieces(parts, count as usize, Errno::INVAL);
+    with_stream(fd, |stream| value(pieces().and_then(|pieces| stream.send(fd, pieces, flags))))
+}
+
+/// Flags of a message for those of `preadv2` or `pwritev2` at no offset; none where the kernel refuses the call.
+fn without_offset(at: off_t, flags: c_int) -> Option<c_int> {
+    const TAKEN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
+    let is_taken = at == -1 && flags & !TAKEN == 0;
+    is_taken.then_some(if flags & libc::RWF_NOWAIT == 0 { 0 } else { libc::MSG_DONTWAIT })
+}
+
 fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> Option<ssize_t> {
     with_stream(fd, |stream| value(stream.receive(fd, &[Piece { base: buffer.cast(), len: count }], flags)))
 }
@@ -162,13 +196,69 @@ fn received_message(stream: &Stream, fd: c_int, message: *mut msghdr, flags: c_i
     let message = unsafe { &mut *message };
     let received = pieces_of(message).and_then(|pieces| stream.receive(fd, pieces, flags));
     if received.is_ok() {
-        // As TCP: no name and no control messages.
-        (message.msg_controllen, message.msg_flags) = (0, 0);
+        // As TCP: no name, and no control message but one.
+        let room = std::mem::take(&mut message.msg_controllen);
+        message.msg_flags = 0;
+        if let Some(left) = stream.left_to_read(fd) {
+            put_control(message, room, left);
+        }
         if !message.msg_name.is_null() {
             message.msg_namelen = 0;
         }
     }
     value(received)
+}
+
+/// Puts a control message of `TCP_INQ` where the program wants it, as the kernel's `put_cmsg` does: cut off where it does not fit.
+fn put_control(message: &mut msghdr, room: size_t, value: c_int) {
+    const HEADER: usize = size_of::<cmsghdr>();
+    if message.msg_control.is_null() || room < HEADER {
+        message.msg_flags |= libc::MSG_CTRUNC;
+        return;
+    }
+    let len = HEADER + size_of::<c_int>();
+    if room < len {
+        message.msg_flags |= libc::MSG_CTRUNC;
+    }
+    // SAFETY: plain data, of which all zeros is a value.
+    let mut header: cmsghdr = unsafe { std::mem::zeroed() };
+    header.cmsg_len = len.min(room) as _;
+    (header.cmsg_level, header.cmsg_type) = (libc::IPPROTO_TCP, libc::TCP_INQ);
+    let bytes = value.to_ne_bytes();
+    // SAFETY: the program hands so much room, and the bytes of the value that fit into it are copied.
+    unsafe {
+        message.msg_control.cast::<cmsghdr>().write_unaligned(header);
+        let to = message.msg_control.cast::<u8>().add(HEADER);
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, (len.min(room) - HEADER).min(bytes.len()));
+    }
+    message.msg_controllen = room.min(HEADER + size_of::<size_t>()) as _;
+}
+
+/// The time ends the wait between two messages, and not that for the first, as the kernel's `do_recvmmsg` has it.
+fn received_messages(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    mut time: Option<&mut timespec>,
+) -> Option<c_int> {
+    with_stream(fd, |_| ())?;
+    let deadline = match Deadline::after(time.as_deref().copied()) {
+        Ok(deadline) => deadline,
+        Err(errno) => return Some(errno::minus_one(errno)),
+    };
+    let received = each_message(fd, messages, count, |stream, message, n| {
+        if n != 0 && deadline.is_over() {
+            return errno::minus_one(Errno::AGAIN);
+        }
+        // Only the first is waited for, with MSG_WAITFORONE; after that, what is there.
+        let flags = if n != 0 && flags & libc::MSG_WAITFORONE != 0 { flags | libc::MSG_DONTWAIT } else { flags };
+        received_message(stream, fd, message, flags & !libc::MSG_WAITFORONE)
+    })?;
+    if let (1.., Some(time), Some(left)) = (received, &mut time, deadline.left()) {
+        **time = left;
+    }
+    Some(received)
 }
 
 fn sent_message(stream: &Stream, fd: c_int, message: *const msghdr, flags: c_int) -> ssize_t {

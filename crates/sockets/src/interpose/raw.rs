@@ -4,6 +4,7 @@
 use super::connections;
 use super::descriptors::closing;
 use super::replace;
+use crate::poll::{self, Sets};
 use crate::table::{TABLE, for_each_stream, with_stream};
 use libc::{c_int, c_long, c_uint, c_void, size_t, ssize_t};
 use rdmesh_preload::system_call::{Call, pass_on};
@@ -34,7 +35,7 @@ fn instead(call: &Call) -> Option<c_long> {
             for_each_stream(|fd, stream| stream.move_to_tcp(fd, Reason::IoUring));
             None
         }
-        _ => carried(call).or_else(|| changed(call)),
+        _ => carried(call).or_else(|| waited(call)).or_else(|| changed(call)),
     }
 }
 
@@ -42,11 +43,7 @@ fn instead(call: &Call) -> Option<c_long> {
 fn carried(call: &Call) -> Option<c_long> {
     let [number, first, b, c, d, e, f] = *call;
     let fd = first as c_int;
-    let is_epoll = matches!(number, libc::SYS_epoll_ctl | libc::SYS_epoll_pwait);
-    if !is_epoll && !CARRIERS.contains(&number) || TABLE.glance(fd).is_none() {
-        return None;
-    }
-    if !is_epoll && with_stream(fd, |_| ()).is_none() {
+    if !CARRIERS.contains(&number) || with_stream(fd, |_| ()).is_none() {
         return None;
     }
     // SAFETY: the program's own call, made by the function for it.
@@ -62,12 +59,70 @@ fn carried(call: &Call) -> Option<c_long> {
             libc::SYS_sendmsg => libc::sendmsg(fd, pointer(b), c as c_int),
             libc::SYS_recvmmsg => wide(libc::recvmmsg(fd, pointer(b), c as c_uint, d as _, pointer(e))),
             libc::SYS_sendmmsg => wide(libc::sendmmsg(fd, pointer(b), c as c_uint, d as _)),
-            libc::SYS_sendfile => libc::sendfile(fd, b as c_int, pointer(c), d as size_t),
-            libc::SYS_epoll_ctl => wide(libc::epoll_ctl(fd, b as c_int, c as c_int, pointer(d))),
-            _ => wide(libc::epoll_pwait(fd, pointer(b), c as c_int, d as c_int, pointer(e))),
+            // Their offset is 64 bits wide on every machine that is supported, in the first of two arguments.
+            libc::SYS_preadv2 => libc::preadv2(fd, pointer(b), c as c_int, d, f as c_int),
+            libc::SYS_pwritev2 => libc::pwritev2(fd, pointer(b), c as c_int, d, f as c_int),
+            _ => libc::sendfile(fd, b as c_int, pointer(c), d as size_t),
         }
     };
     Some(result as c_long)
+}
+
+/// A call that waits for descriptors, of which some are of interest. The function for it does what the call does, but for the time
+/// that is left, which the calls of `ppoll` and `pselect` tell.
+fn waited(call: &Call) -> Option<c_long> {
+    let [number, first, b, c, d, e, f] = *call;
+    if !is_wait_of_interest(call) {
+        return None;
+    }
+    // SAFETY: the program's own call, made by the function for it.
+    let result = unsafe {
+        match number {
+            libc::SYS_epoll_ctl => libc::epoll_ctl(first as c_int, b as c_int, c as c_int, pointer(d)),
+            libc::SYS_epoll_pwait => libc::epoll_pwait(first as c_int, pointer(b), c as c_int, d as c_int, pointer(e)),
+            libc::SYS_epoll_pwait2 => {
+                libc::epoll_pwait2(first as c_int, pointer(b), c as c_int, pointer(d), pointer(e))
+            }
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_wait => libc::epoll_wait(first as c_int, pointer(b), c as c_int, d as c_int),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_poll => libc::poll(pointer(first), b as libc::nfds_t, c as c_int),
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_select => libc::select(first as c_int, pointer(b), pointer(c), pointer(d), pointer(e)),
+            libc::SYS_ppoll => libc::ppoll(pointer(first), b as libc::nfds_t, pointer(c), pointer(d)),
+            _ => {
+                // A pointer to the mask, and its length.
+                let mask = pointer::<*const libc::sigset_t>(f);
+                let mask = if mask.is_null() { std::ptr::null() } else { mask.read_unaligned() };
+                libc::pselect(first as c_int, pointer(b), pointer(c), pointer(d), pointer(e), mask)
+            }
+        }
+    };
+    Some(result.into())
+}
+
+/// Whether a call waits for streams, or for an instance of epoll that has some.
+fn is_wait_of_interest(call: &Call) -> bool {
+    let [number, first, b, c, d, ..] = *call;
+    match number {
+        libc::SYS_epoll_ctl => [first, c].iter().any(|fd| TABLE.glance(*fd as c_int).is_some()),
+        libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2 => TABLE.glance(first as c_int).is_some(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_epoll_wait => TABLE.glance(first as c_int).is_some(),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_poll => concerns(first, b),
+        libc::SYS_ppoll => concerns(first, b),
+        #[cfg(target_arch = "x86_64")]
+        libc::SYS_select => Sets { count: first as c_int, sets: [b, c, d].map(pointer) }.list().is_some(),
+        libc::SYS_pselect6 => Sets { count: first as c_int, sets: [b, c, d].map(pointer) }.list().is_some(),
+        _ => false,
+    }
+}
+
+fn concerns(fds: c_long, count: c_long) -> bool {
+    let fds = pointer::<libc::pollfd>(fds);
+    // SAFETY: the program hands so many entries.
+    !fds.is_null() && count > 0 && poll::concerns(unsafe { std::slice::from_raw_parts(fds, count as usize) })
 }
 
 /// A call that makes or changes a descriptor.
@@ -103,7 +158,7 @@ fn pointer<T>(argument: c_long) -> *mut T {
     std::ptr::with_exposed_provenance_mut(argument as usize)
 }
 
-const CARRIERS: [c_long; 11] = [
+const CARRIERS: [c_long; 13] = [
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -115,4 +170,6 @@ const CARRIERS: [c_long; 11] = [
     libc::SYS_recvmmsg,
     libc::SYS_sendmmsg,
     libc::SYS_sendfile,
+    libc::SYS_preadv2,
+    libc::SYS_pwritev2,
 ];

@@ -7,7 +7,8 @@ use crate::poll::{self, Sets};
 use crate::stream::Deadline;
 use crate::table;
 use libc::{c_int, c_void, epoll_event, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use rdmesh_preload::real;
+use rdmesh_preload::{errno, real};
+use rustix::io::Errno;
 
 replace! {
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
@@ -15,12 +16,12 @@ replace! {
     }
 
     fn epoll_wait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int) -> c_int {
-        wait(epfd, events, most, std::ptr::null(), || Deadline::after_milliseconds(timeout))
+        wait(epfd, events, most, std::ptr::null(), || Ok(Deadline::after_milliseconds(timeout)))
             .unwrap_or_else(|| real::epoll_wait(epfd, events.cast(), most, timeout))
     }
 
     fn epoll_pwait(epfd: c_int, events: *mut epoll_event, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int {
-        wait(epfd, events, most, mask, || Deadline::after_milliseconds(timeout))
+        wait(epfd, events, most, mask, || Ok(Deadline::after_milliseconds(timeout)))
             .unwrap_or_else(|| real::epoll_pwait(epfd, events.cast(), most, timeout, mask))
     }
 
@@ -33,12 +34,12 @@ replace! {
     }
 
     fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-        polled(fds, count, std::ptr::null(), || Deadline::after_milliseconds(timeout))
+        polled(fds, count, std::ptr::null(), || Ok(Deadline::after_milliseconds(timeout)))
             .unwrap_or_else(|| real::poll(fds, count, timeout))
     }
 
     fn __poll_chk(fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t) -> c_int {
-        polled(fds, count.min((room / size_of::<pollfd>()) as nfds_t), std::ptr::null(), || Deadline::after_milliseconds(timeout))
+        polled(fds, count.min((room / size_of::<pollfd>()) as nfds_t), std::ptr::null(), || Ok(Deadline::after_milliseconds(timeout)))
             .unwrap_or_else(|| real::__poll_chk(fds, count, timeout, room))
     }
 
@@ -59,10 +60,14 @@ replace! {
         let Some(mut list) = sets.list() else { return real::select(count, read, write, except, timeout) };
         // SAFETY: the program hands a time, or NULL.
         let time = unsafe { timeout.as_mut() };
-        let deadline = Deadline::after(time.as_ref().map(|time| timespec {
-            tv_sec: time.tv_sec,
-            tv_nsec: time.tv_usec * 1000,
-        }));
+        // More microseconds than a second has are seconds, as in glibc.
+        let deadline = match Deadline::after(time.as_ref().map(|time| timespec {
+            tv_sec: time.tv_sec.saturating_add(time.tv_usec / 1_000_000),
+            tv_nsec: time.tv_usec % 1_000_000 * 1000,
+        })) {
+            Ok(deadline) => deadline,
+            Err(errno) => return errno::minus_one(errno),
+        };
         let result = poll::poll(&mut list, deadline, std::ptr::null());
         if let (Some(time), Some(left)) = (time, deadline.left()) {
             // Linux tells how much of the time is left.
@@ -78,7 +83,10 @@ replace! {
         let sets = Sets { count, sets: [read, write, except] };
         let Some(mut list) = sets.list() else { return real::pselect(count, read, write, except, timeout, mask) };
         // SAFETY: the program hands a time, or NULL.
-        let result = poll::poll(&mut list, Deadline::after(unsafe { timeout.as_ref() }.copied()), mask);
+        let result = match Deadline::after(unsafe { timeout.as_ref() }.copied()) {
+            Ok(deadline) => poll::poll(&mut list, deadline, mask),
+            Err(errno) => errno::minus_one(errno),
+        };
         if result < 0 { result } else { sets.answer(&list) }
     }
 }
@@ -88,17 +96,18 @@ fn wait(
     events: *mut epoll_event,
     most: c_int,
     mask: *const sigset_t,
-    deadline: impl FnOnce() -> Deadline,
+    deadline: impl FnOnce() -> Result<Deadline, Errno>,
 ) -> Option<c_int> {
     // Also one whose streams have all gone: the kernel may still report its doorbell, under a key that no program knows.
-    Some(table::epoll(epfd)?.wait(epfd, events, most, deadline(), mask))
+    let epoll = table::epoll(epfd)?;
+    Some(deadline().map_or_else(errno::minus_one, |deadline| epoll.wait(epfd, events, most, deadline, mask)))
 }
 
 fn polled(
     fds: *mut pollfd,
     count: nfds_t,
     mask: *const sigset_t,
-    deadline: impl FnOnce() -> Deadline,
+    deadline: impl FnOnce() -> Result<Deadline, Errno>,
 ) -> Option<c_int> {
     if fds.is_null() || count == 0 {
         return None;
@@ -108,5 +117,5 @@ fn polled(
     if !poll::concerns(fds) {
         return None;
     }
-    Some(poll::poll(fds, deadline(), mask))
+    Some(deadline().map_or_else(errno::minus_one, |deadline| poll::poll(fds, deadline, mask)))
 }

@@ -7,7 +7,7 @@
 //! Ends of connections come from the kernel only: `shutdown`, `close`, a crash and a reset are seen on the TCP socket, after the
 //! ring is empty. So they mean what they mean without acceleration, also after `dup` and `fork`.
 //!
-//! * [`send`], [`receive`]: the two directions.
+//! * [`send`], [`receive`]: the two directions; [`left`]: what is left to read.
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
 //! * [`reported`]: what others may know of it.
@@ -16,6 +16,7 @@
 
 mod holders;
 mod inherited;
+mod left;
 mod locks;
 mod receive;
 mod relayed;
@@ -68,6 +69,9 @@ pub(crate) struct Stream {
     /// Held while it is pinned, and while it gets rings: one that is plain TCP gets none.
     phase: Spin<()>,
     is_shut: [AtomicBool; 2],
+    asks_for_left: left::Asked,
+    /// The program has set a time-out below zero, for each way: the kernel waits for nothing then, and tells so by no option.
+    never_waits: [AtomicBool; 2],
     /// Calls that could have carried data, while it is on TCP.
     calls: AtomicU32,
     /// Offers to the relay, of a connection to another endpoint.
@@ -161,6 +165,8 @@ impl Stream {
             reason: AtomicU8::new(Reason::None as u8),
             phase: Spin::default(),
             is_shut: Default::default(),
+            asks_for_left: left::Asked::default(),
+            never_waits: Default::default(),
             calls: AtomicU32::new(0),
             offers: (!is_local).then(switch::Offers::default),
             descriptors: AtomicU32::new(0),
@@ -252,7 +258,6 @@ impl Stream {
         self.epolls().iter().for_each(|epoll| epoll.closed(fd));
         let is_end = is_last && !self.is_inherited() && !self.is_shared.load(Ordering::Acquire);
         if let Some(channel) = self.channel().filter(|_| is_end)
-            && self.locks.left() == Some(0)
             && channel.input().readable().is_ok_and(|unread| unread != 0)
             && self.is_behind_switch(fd, channel)
         {

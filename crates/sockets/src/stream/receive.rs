@@ -13,6 +13,14 @@ use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
+/// Where the next bytes come from: TCP, the ring, or TCP again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Source {
+    BeforeRing,
+    Ring,
+    BehindRing,
+}
+
 impl Stream {
     /// Receives into the pieces as `recvmsg` with `flags` does: what is there, up to all of it with `MSG_WAITALL`. Waits for
     /// something unless the socket does not wait.
@@ -33,17 +41,22 @@ impl Stream {
         }
         let wants_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         let (mut done, mut deadline, mut kept) = (0, None, None);
+        // Behind the last bytes of one source there may be some of the next, which are there as well.
+        let (mut source, mut is_next_source) = (self.source(), false);
         loop {
             let received = rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags));
             self.leave_after_record(fd);
             let failed = match received {
                 Ok(received) => {
                     done += received;
-                    if received == 0 || done == total || !wants_all {
+                    let before = std::mem::replace(&mut source, self.source());
+                    is_next_source = source != before && flags & libc::MSG_PEEK == 0;
+                    if received == 0 || done == total || !wants_all && !is_next_source {
                         return Ok(done);
                     }
                     continue;
                 }
+                Err(Errno::AGAIN) if is_next_source && !wants_all => Errno::AGAIN,
                 Err(Errno::AGAIN) if flags & libc::MSG_DONTWAIT != 0 || kernel::is_nonblocking(fd) => Errno::AGAIN,
                 Err(Errno::AGAIN) => {
                     let deadline = deadline.get_or_insert_with(|| Deadline::of(fd, libc::SO_RCVTIMEO));
@@ -55,6 +68,19 @@ impl Stream {
                 Err(errno) => errno,
             };
             return if done == 0 { Err(failed) } else { Ok(done) };
+        }
+    }
+
+    /// Of a relayed one always the same: its ring and TCP are two ways through a network, and a call need not wait for both.
+    fn source(&self) -> Source {
+        let Some(channel) = self.channel().filter(|channel| !channel.is_relayed()) else { return Source::BehindRing };
+        let input = channel.input();
+        if self.locks.left() != Some(0) {
+            Source::BeforeRing
+        } else if input.header.path.down_at.load(Ordering::Acquire) != 0 && input.readable() == Ok(0) {
+            Source::BehindRing
+        } else {
+            Source::Ring
         }
     }
 

@@ -327,6 +327,7 @@ impl Stream {
         {
             let _rx = self.locks.rx.lock();
             self.freeze(fd, channel);
+            self.settle(channel);
         }
         self.epolls().iter().for_each(|epoll| epoll.stream_changed(self));
     }

@@ -13,6 +13,7 @@ use rustix::io::Errno;
 use std::cell::RefCell;
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A direction, seen from this end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,12 +39,12 @@ impl Deadline {
         Self(u64::try_from(milliseconds).ok().map(|time| now().saturating_add(time * 1_000_000)))
     }
 
-    /// After a time of the program's; never where none is given.
-    pub(crate) fn after(time: Option<libc::timespec>) -> Self {
-        let nanoseconds = |time: libc::timespec| {
-            (time.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(time.tv_nsec as u64)
-        };
-        Self(time.map(|time| now().saturating_add(nanoseconds(time))))
+    /// After a time of the program's; never where none is given. `EINVAL` for what the kernel does not take as a time.
+    pub(crate) fn after(time: Option<libc::timespec>) -> Result<Self, Errno> {
+        let Some(time) = time else { return Ok(Self(None)) };
+        let seconds = u64::try_from(time.tv_sec).map_err(|_| Errno::INVAL)?;
+        let rest = u64::try_from(time.tv_nsec).ok().filter(|rest| *rest < 1_000_000_000).ok_or(Errno::INVAL)?;
+        Ok(Self(Some(now().saturating_add(seconds.saturating_mul(1_000_000_000).saturating_add(rest)))))
     }
 
     /// Time left; none for a wait without an end.
@@ -99,6 +100,9 @@ impl Stream {
         kept: &mut Option<Arc<Object>>,
     ) -> Result<(), Errno> {
         wake::flush();
+        if self.never_waits[way as usize].load(Ordering::Relaxed) {
+            return Err(Errno::AGAIN);
+        }
         if kept.is_none() {
             *kept = self.kept_alive();
         }
@@ -115,6 +119,11 @@ impl Stream {
             self.unwatch(way, place);
         }
         result
+    }
+
+    /// Has calls on this way never wait, or wait as long as their time-out says.
+    pub(crate) fn set_never_waits(&self, way: Way, never: bool) {
+        self.never_waits[way as usize].store(never, Ordering::Relaxed);
     }
 
     /// Whether `fd` is still a descriptor of it.
