@@ -118,7 +118,7 @@ package_documentation() {
     begin_package rdmesh-doc
     put 644 README.md SECURITY.md ARCHITECTURE.md CHANGELOG.md /usr/share/doc/rdmesh
     # Some are links to pages in the tree's root.
-    find docs \( -name '*.md' -o -name '*.svg' \) -exec cp --dereference --parents -t "$ROOT/usr/share/doc/rdmesh" {} +
+    find docs \( -name '*.md' -o -name '*.svg' -o -name '*.png' \) -exec cp --dereference --parents -t "$ROOT/usr/share/doc/rdmesh" {} +
     control rdmesh-doc '' '' 'RDMA device for unprivileged programs: documentation' 'The same pages as in the source, as text.'
     end_package
 }

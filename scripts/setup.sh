@@ -18,6 +18,12 @@ PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(redis-server redis-tools iperf3 gcc libc6-dev make ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)
 PACKAGES_MUSL=(musl-tools linux-libc-dev)
+PACKAGES_PAGE=(chromium chromium-driver python3-selenium python3 curl)
+
+# What looks for barriers in pages; MPL-2.0, used by the test alone.
+AXE_VERSION=4.11.0
+AXE_SHA256=39bed7d72308f6d620789c169d699bfd7e8da80f65b545821a6b2215c3e83107
+AXE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/axe-core-$AXE_VERSION.js
 
 missing_packages() {
     local package
@@ -67,6 +73,22 @@ need_rust() {
     fi
 }
 
+fetch_axe() {
+    local folder archive
+    folder=$(mktemp -d) && archive=$folder/axe-core.tgz
+    curl -sSf "https://registry.npmjs.org/axe-core/-/axe-core-$AXE_VERSION.tgz" -o "$archive" &&
+        sha256sum --quiet -c - <<<"$AXE_SHA256  $archive" &&
+        tar xzf "$archive" -C "$folder" package/axe.min.js &&
+        mkdir -p "${AXE%/*}" && mv "$folder/package/axe.min.js" "$AXE"
+    rm -rf "$folder"
+    [[ -s $AXE ]]
+}
+
+need_axe() {
+    if [[ ! -s $AXE ]]; then step "fetching axe-core $AXE_VERSION from npm's registry" fetch_axe; fi
+    export RDMESH_AXE=$AXE
+}
+
 need() {
     local part
     need_rust
@@ -89,13 +111,14 @@ need() {
             bench) need_packages "${PACKAGES_BENCH[@]}" ;;
             source) need_packages "${PACKAGES_SOURCE[@]}" ;;
             musl) need_packages "${PACKAGES_MUSL[@]}" ;;
-            *) die "unknown part: $part (build, run, test, software, chains, sockets, cni, cluster, docker, guest, bench, source, musl)" ;;
+            page) need_packages "${PACKAGES_PAGE[@]}" && need_axe ;;
+            *) die "unknown part: $part (build, run, test, software, chains, sockets, cni, cluster, docker, guest, bench, source, musl, page)" ;;
         esac
     done
 }
 
 dev_setup() {
-    if (($# == 0)); then set -- build run test software chains sockets cni cluster docker guest bench source musl; fi
+    if (($# == 0)); then set -- build run test software chains sockets cni cluster docker guest bench source musl page; fi
     need "$@"
     say "everything is there"
 }

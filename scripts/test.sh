@@ -4,14 +4,14 @@
 . scripts/counts.sh
 . scripts/lanes.sh
 
-TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker hostile sample package fresh)
+TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni software mpi rxe vm pyverbs newest rootless docker page hostile sample package fresh)
 
 # Nothing runs beside them: they use all processors by themselves.
 ALONE_PARTS=(unit lint sim)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
 declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=90
-    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [hostile]=120 [sample]=300 [package]=120 [fresh]=600)
+    [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [page]=120 [hostile]=120 [sample]=300 [package]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
 limit_of() {
@@ -163,6 +163,12 @@ part_docker() {
     need run test
     build_product tested
     run_tests docker
+}
+
+part_page() {
+    need run test page
+    build_product tested
+    run_tests page
 }
 
 part_hostile() {

@@ -21,6 +21,7 @@ mod held;
 mod linger;
 mod mpi;
 mod network;
+mod page;
 mod peer;
 mod policy;
 mod pool;
@@ -116,6 +117,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Events(options) => events::events(&options, &client),
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
+        Command::Page(options) => page::page(&options, client),
         Command::Completion { shell } => completion::completion(shell),
         Command::Diagnose(options) => diagnose::diagnose(&options, &client, state),
         Command::Doctor(options) => return doctor::doctor(&options, &client, state),

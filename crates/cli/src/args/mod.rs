@@ -21,7 +21,7 @@ pub(crate) use pool::{
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
 pub(crate) use run::{AccelOptions, MpiOptions, RunOptions, VmOptions};
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -117,6 +117,13 @@ pub(crate) enum Command {
     Events(EventsOptions),
     /// Show counters
     Stats(OutputOptions),
+    /// Serve a page about the router to a browser on this host: endpoints, queue pairs, traffic, limits and events, live
+    ///
+    /// Prints the page's address, whose key keeps other users of the host out, and serves it until it is ended. From another machine:
+    /// ssh -L 8080:127.0.0.1:8080 HOST, with the same port as in --listen.
+    ///
+    /// Example: rdmesh page --listen 127.0.0.1:8080
+    Page(PageOptions),
     /// Check the host and the router for faults, and list programs' failed requests, each with its remedy
     Doctor(DoctorOptions),
     /// Write an archive for a bug report: the router's log, state and counters, and the host's settings, without secrets
@@ -445,6 +452,14 @@ pub(crate) struct DoctorOptions {
     pub(crate) net: Name,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
+}
+
+/// Options of `rdmesh page`.
+#[derive(Debug, clap::Args)]
+pub(crate) struct PageOptions {
+    /// Loopback address and port; port 0 stands for any that is free
+    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
+    pub(crate) listen: SocketAddr,
 }
 
 /// Options of `rdmesh diagnose`.
