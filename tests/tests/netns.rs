@@ -1,6 +1,6 @@
 //! Network namespaces that are given to endpoints, as orchestrators do.
 
-use rdmesh_tests::{Lab, Namespace, Program, system, until};
+use rdmesh_tests::{Endpoint, Lab, Namespace, Program, system, until};
 use std::fs;
 use std::os::unix::net::UnixStream;
 use std::process::Command;
@@ -44,6 +44,22 @@ fn a_given_namespace_is_used_and_only_the_interface_goes() {
     lab.command(&["down"]).ok();
     assert_eq!(b.interfaces(), ["lo"]);
     assert!(!lab.dir().join("netns").exists());
+}
+
+/// For plain IP, and for queue pairs, whose packets are whole powers of two with their headers.
+#[test]
+fn a_network_has_the_mtu_that_it_is_given() {
+    let lab = Lab::start();
+    let small = lab.command(&["network", "add", "blue", "--subnet", "10.7.0.0/24", "--mtu", "1000"]);
+    assert!(!small.status.success() && small.text.contains("at least 1280"), "{}", small.text);
+    lab.command(&["network", "add", "blue", "--subnet", "10.7.0.0/24", "--mtu", "1400"]).ok();
+    let listed = lab.command(&["network", "ls"]).ok().text;
+    assert!(listed.contains("1400"), "{listed}");
+    let end = Endpoint::new("a").with(&["--net", "blue"]);
+    let shown = lab.run_in(&end, LIMIT, &["sh", "-c", "cat /sys/class/net/*/mtu; ibv_devinfo"]).ok().text;
+    assert!(shown.lines().any(|line| line == "1400"), "{shown}");
+    let active = shown.lines().find(|line| line.contains("active_mtu")).expect("a port");
+    assert!(active.contains("1024"), "{active}");
 }
 
 #[test]

@@ -34,15 +34,15 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
     if options.json {
         let with_interfaces = listed.iter().map(|(interfaces, network)| {
             let (name, vni, subnets) = (&network.name, network.vni, &network.subnets);
-            let tenant = &network.tenant;
-            json!({ "name": name, "tenant": tenant, "vni": vni, "subnets": subnets, "interfaces": interfaces })
+            let (tenant, mtu) = (&network.tenant, network.mtu);
+            json!({ "name": name, "tenant": tenant, "vni": vni, "subnets": subnets, "mtu": mtu, "interfaces": interfaces })
         });
         return print_json(&with_interfaces.collect::<Vec<_>>());
     }
     if listed.is_empty() {
         return print_line("No networks: `rdmesh run --net NETWORK -- COMMAND` makes one.");
     }
-    let mut table = Table::new(&["NETWORK", "TENANT", "NUMBER", "ADDRESSES", "INTERFACES"]);
+    let mut table = Table::new(&["NETWORK", "TENANT", "NUMBER", "ADDRESSES", "MTU", "INTERFACES"]);
     for (interfaces, network) in listed {
         let subnets: Vec<String> = network.subnets.iter().map(ToString::to_string).collect();
         let interfaces = if interfaces.is_empty() { "-".to_owned() } else { interfaces.join(", ") };
@@ -51,6 +51,7 @@ pub(crate) fn list(options: &OutputOptions, client: &Client) -> Result<(), Failu
             network.tenant.to_string(),
             network.vni.to_string(),
             subnets.join(", "),
+            network.mtu.map_or_else(|| "-".to_owned(), |mtu| mtu.to_string()),
             interfaces,
         ]);
     }

@@ -86,6 +86,10 @@ pub(crate) struct AddNetwork {
     /// Its number, the same on all hosts [default: a free one]
     #[arg(long, value_name = "N")]
     vni: Option<u32>,
+    /// The largest IP packet of its endpoints, in bytes, at least 1280; the path MTU of its queue pairs follows from it [default: what
+    /// the hosts' underlay leaves]
+    #[arg(long, value_name = "BYTES")]
+    mtu: Option<u16>,
 }
 
 impl AddTenant {
@@ -111,6 +115,6 @@ impl SetGroup {
 impl AddNetwork {
     pub(crate) fn network(&self) -> CreateNetwork {
         let (name, tenant, subnets) = (self.name.clone(), self.tenant.clone(), self.subnet.clone());
-        CreateNetwork { name, tenant, vni: self.vni, subnets }
+        CreateNetwork { name, tenant, vni: self.vni, subnets, mtu: self.mtu }
     }
 }

@@ -91,6 +91,7 @@ impl Declaration {
             tenant: network.tenant,
             vni: Some(network.vni),
             subnets: network.subnets,
+            mtu: network.mtu,
         });
         Ok(Self {
             tenants: client.tenants()?,

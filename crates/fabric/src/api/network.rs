@@ -21,10 +21,13 @@ pub struct CreateNetwork {
     /// Its address ranges, at most one of each family. They may be those of other networks.
     #[schemars(with = "Vec<String>")]
     pub subnets: Vec<IpNet>,
+    /// The largest IP packet of its endpoints, at least 1280; none: what the hosts' underlay leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u16>,
 }
 
 impl From<CreateNetwork> for Network {
-    fn from(CreateNetwork { name, tenant, vni, subnets }: CreateNetwork) -> Self {
-        Self { name, tenant, vni: vni.unwrap_or(0), subnets, mtu: None, is_complete: false }
+    fn from(CreateNetwork { name, tenant, vni, subnets, mtu }: CreateNetwork) -> Self {
+        Self { name, tenant, vni: vni.unwrap_or(0), subnets, mtu, is_complete: false }
     }
 }

@@ -65,7 +65,7 @@ impl Overlay {
         let changing = self.changing();
         let file = self.state.endpoint_namespace(endpoint);
         let made = self.ensure_bridge(network, &changing).and_then(|mut bridge| {
-            let mtu = self.mtu(&mut bridge)?;
+            let mtu = self.mtu(network, &mut bridge)?;
             connect(&mut bridge, &file, endpoint, mtu)?;
             configure(&file, network, [endpoint])
         });
@@ -85,7 +85,7 @@ impl Overlay {
         let Some(first) = members.first() else { return Ok(PathBuf::new()) };
         let file = self.state.endpoint_namespace(first);
         let made = self.ensure_bridge(network, &changing).and_then(|mut bridge| {
-            let mtu = self.mtu(&mut bridge)?;
+            let mtu = self.mtu(network, &mut bridge)?;
             connect(&mut bridge, &file, first, mtu)?;
             configure(&file, network, members)
         });
@@ -172,15 +172,15 @@ impl Overlay {
     }
 
     /// Gives the interface `name`, which was attached to `network`, back to the calling thread's namespace.
-    pub fn detach(&self, network: &Name, name: &str) -> Result<(), OverlayError> {
+    pub fn detach(&self, network: &Network, name: &str) -> Result<(), OverlayError> {
         let changing = self.changing();
-        let detached = match Bridge::open(&self.state.network_namespace(network)) {
+        let detached = match Bridge::open(&self.state.network_namespace(&network.name)) {
             Ok(Some(mut bridge)) => bridge.give_back(name).and_then(|()| self.tune(network, &mut bridge, &changing)),
             Ok(None) => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is attached to it")),
             Err(error) => Err(error),
         };
-        let detached = detached.and_then(|()| self.remove_if_empty(network));
-        detached.map_err(|e| failed(format!("detaching interface `{name}` from network `{network}`"), e))
+        let detached = detached.and_then(|()| self.remove_if_empty(&network.name));
+        detached.map_err(|e| failed(format!("detaching interface `{name}` from network `{}`", network.name), e))
     }
 
     /// The interfaces that are attached to `network`.
@@ -288,7 +288,7 @@ impl Overlay {
     fn ensure_bridge(&self, network: &Network, remote: &BTreeMap<Name, Remote>) -> io::Result<Bridge> {
         let mut bridge = Bridge::ensure(&self.state.network_namespace(&network.name))?;
         if let Some(underlay) = self.underlay {
-            let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(&mut bridge)? };
+            let vxlan = Vxlan { vni: network.vni, local: underlay.address(), mtu: self.mtu(network, &mut bridge)? };
             if bridge.ensure_vxlan(vxlan)?
                 && let Some(remote) = remote.get(&network.name)
             {
@@ -307,9 +307,10 @@ impl Overlay {
         bridge.map_or(Ok(()), |mut bridge| bridge.reach(before, now))
     }
 
-    /// The MTU of a network: the smallest of all its parts.
-    fn mtu(&self, bridge: &mut Bridge) -> io::Result<u32> {
+    /// The MTU of a network: its own, or the smallest of all its parts.
+    fn mtu(&self, network: &Network, bridge: &mut Bridge) -> io::Result<u32> {
         let most = self.underlay.map_or(MTU_ALONE, |underlay| underlay.tenant_mtu());
+        let most = network.mtu.map_or(most, |mtu| most.min(mtu.into()));
         // The kernel keeps a bridge at its ports' smallest. Asking for each port takes longer with each endpoint.
         if bridge.mtu()? == most {
             return Ok(most);
@@ -330,17 +331,17 @@ impl Overlay {
         }
         let mut bridge = self.ensure_bridge(network, remote)?;
         bridge.take_in(&interface)?;
-        self.tune(&network.name, &mut bridge, remote)
+        self.tune(network, &mut bridge, remote)
     }
 
     /// Sets what depends on the attached interfaces of a network: the MTU of everything on it, and what goes to other hosts.
-    fn tune(&self, network: &Name, bridge: &mut Bridge, remote: &BTreeMap<Name, Remote>) -> io::Result<()> {
-        bridge.flood(remote.get(network).unwrap_or(&Remote::default()))?;
-        let mtu = self.mtu(bridge)?;
+    fn tune(&self, network: &Network, bridge: &mut Bridge, remote: &BTreeMap<Name, Remote>) -> io::Result<()> {
+        bridge.flood(remote.get(&network.name).unwrap_or(&Remote::default()))?;
+        let mtu = self.mtu(network, bridge)?;
         bridge.set_mtu(mtu)?;
         let ports = bridge.own_ports()?;
         let directory = self.state.namespaces();
-        let prefix = format!("{network}.");
+        let prefix = format!("{}.", network.name);
         let tune = |file: &String| {
             let Some(namespace) = Namespace::open(&directory.join(file))? else { return Ok(()) };
             let mut links = Links::of(&namespace)?;

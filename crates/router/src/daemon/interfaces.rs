@@ -2,7 +2,7 @@
 
 use super::cluster::Allocator;
 use super::error::HostError;
-use rdmesh_fabric::{Name, Network, Registry};
+use rdmesh_fabric::{Name, Network, Registry, RegistryError};
 use rdmesh_overlay::Overlay;
 use std::sync::Arc;
 
@@ -45,7 +45,8 @@ impl Interfaces {
     /// Gives an interface of `network` back to this host; returns those that stay.
     pub fn detach(&self, network: &Name, name: &str) -> Result<Vec<String>, HostError> {
         let overlay = self.overlay.as_ref().ok_or(HostError::NoNamespaces)?;
-        overlay.detach(network, name)?;
+        let known = self.registry.find_network(network)?;
+        overlay.detach(&known.ok_or_else(|| RegistryError::NoSuchNetwork(network.clone()))?, name)?;
         tracing::info!(%network, interface = name, "interface detached");
         self.tell(network)
     }

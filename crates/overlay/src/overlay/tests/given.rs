@@ -127,7 +127,7 @@ fn the_interface_has_the_name_that_was_asked_for() {
     // The packets of a network become smaller, those of other interfaces do not.
     inside.apply(Changes::default().set_mtu("net1", 1400)).unwrap();
     let mut bridge = Bridge::open(&world.overlay.state.network_namespace(&blue.name)).unwrap().unwrap();
-    world.overlay.tune(&blue.name, &mut bridge, &BTreeMap::new()).unwrap();
+    world.overlay.tune(&blue, &mut bridge, &BTreeMap::new()).unwrap();
     let mut mtu = |name| inside.find(name).unwrap().map(|link| link.mtu);
     assert_eq!((mtu("net1"), mtu(INTERFACE)), (Some(MTU_ALONE), Some(1500)));
     world.overlay.remove_endpoint(&a).unwrap();

@@ -171,6 +171,19 @@ fn a_network_spans_hosts_with_ipv6() {
 }
 
 #[test]
+fn a_network_has_the_mtu_that_it_is_given() {
+    let Some(hosts) = Hosts::new(&["192.0.2.1"]) else { return };
+    let small = Network { mtu: Some(1300), ..network("small") };
+    let a = hosts.add(0, &small, "a", &["10.7.0.2"]);
+    let b = hosts.add(0, &small, "b", &["10.7.0.3"]);
+    assert_eq!([mtu(&hosts.namespace(0, &a)), mtu(&hosts.namespace(0, &b))], [1300; 2]);
+    // No more than goes over the underlay.
+    let large = Network { mtu: Some(9000), vni: 8, ..network("large") };
+    let c = hosts.add(0, &large, "c", &["10.7.0.2"]);
+    assert_eq!(mtu(&hosts.namespace(0, &c)), 1354);
+}
+
+#[test]
 fn a_network_can_be_made_again_at_once() {
     let Some(hosts) = Hosts::new(&["192.0.2.1"]) else { return };
     let blue = network("blue");
@@ -217,7 +230,7 @@ fn an_attached_interface_joins_the_network_and_comes_back() {
     // The network stays for it when the last endpoint goes.
     on_host(&|| world.overlay.remove_endpoint(&a)).unwrap();
     assert_eq!(world.files(), ["blue"]);
-    on_host(&|| world.overlay.detach(&blue.name, "nic0")).unwrap();
+    on_host(&|| world.overlay.detach(&blue, "nic0")).unwrap();
     assert_eq!(world.files(), [] as [&str; 0]);
     on_host(&|| world.overlay.attach(&blue, "nic0")).unwrap();
     on_host(&|| world.overlay.clear()).unwrap();
