@@ -131,7 +131,7 @@ def main(url, count, pictures, axe):
         shown = f"{count} rows" if count <= 500 else f"500 of {count} rows"
         until(f"{count} endpoints are listed", lambda: note(driver, "endpoints").startswith(shown))
         check("the key is not in the address any more", "key" not in driver.current_url, driver.current_url)
-        until("a queue pair's traffic is seen", lambda: any(row[7] != "0 B/s" for row in rows(driver, "pairs")))
+        until("a queue pair's traffic is seen", lambda: any(row[8] != "0 B/s" for row in rows(driver, "pairs")))
         with open(axe, encoding="utf-8") as script:
             looks(driver, pictures, script.read())
         by_keyboard(driver, count)

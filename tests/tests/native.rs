@@ -187,6 +187,10 @@ fn a_connection_spreads_over_paths_and_outlives_one() {
     let qp = queue_pair(&hosts, 0);
     let (lanes, resting) = (count(&qp, "lanes"), count(&qp, "resting_lanes"));
     assert!(lanes == 16 && (1..16).contains(&resting), "{resting} of {lanes} lanes rest");
+    let round_trip = qp["congestion"]["round_trip_seconds"].as_f64().expect("answers were timed");
+    assert!(qp["congestion"]["control"] == "window" && round_trip > 0.0 && round_trip < 10.0, "{qp}");
+    let shown = hosts.lab(0).command(&["ps", "--wide"]).ok().text;
+    assert!(shown.contains("ROUND TRIP") && shown.contains("window"), "{shown}");
     a.quit();
     b.quit();
 }

@@ -7,7 +7,7 @@ use crate::linger;
 use crate::table::Table;
 use crate::tunnel;
 use rdmesh_fabric::Client;
-use rdmesh_fabric::api::{ConnectionInfo, ContextInfo, EndpointInfo, Metric, QpInfo};
+use rdmesh_fabric::api::{CongestionInfo, ConnectionInfo, ContextInfo, EndpointInfo, Metric, QpInfo};
 use serde::Serialize;
 use serde_json::json;
 use std::fmt::Display;
@@ -58,6 +58,9 @@ fn print_used(
     print_line(format!("\n{}", qp_table(contexts)))?;
     if is_wide {
         print_line(format!("\n{}", wire_table(contexts)))?;
+        if let Some(table) = congestion_table(contexts) {
+            print_line(format!("\n{table}"))?;
+        }
     }
     Ok(())
 }
@@ -195,6 +198,24 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
     table
 }
 
+/// Queue pairs with congestion control; none where nothing goes to other hosts.
+fn congestion_table(contexts: &[ContextInfo]) -> Option<Table> {
+    let mut table = Table::new(&["PID", "QP", "CONGESTION CONTROL", "WINDOW", "ROUND TRIP"]);
+    let mut is_empty = true;
+    for (pid, qp) in contexts.iter().flat_map(|c| c.qps.iter().map(|qp| (c.pid, qp))) {
+        let Some(CongestionInfo { control, window, round_trip_seconds }) = qp.congestion else { continue };
+        is_empty = false;
+        table.row([
+            pid.to_string(),
+            format!("{:#08x}", qp.qpn),
+            control.name().to_owned(),
+            format!("{window} packets"),
+            round_trip_seconds.map_or_else(|| "-".to_owned(), |time| format!("{:.1} us", time * 1e6)),
+        ]);
+    }
+    (!is_empty).then_some(table)
+}
+
 /// Lanes that work, of all.
 fn lanes(qp: &QpInfo) -> String {
     match qp.lanes {
@@ -233,7 +254,7 @@ const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use rdmesh_fabric::api::{LeaseInfo, QpInfo};
+    use rdmesh_fabric::api::{CongestionControl, LeaseInfo, QpInfo};
 
     #[test]
     fn bytes_have_a_readable_unit() {
@@ -266,6 +287,11 @@ mod tests {
             expected_psn: 0xff_ffff,
             lanes: 16,
             resting_lanes: 0,
+            congestion: Some(CongestionInfo {
+                control: CongestionControl::Window,
+                window: 100_000,
+                round_trip_seconds: Some(9.999_999_9),
+            }),
             retransmitted: 10_u64.pow(6),
             rnr_naks: 10_u64.pow(6),
             duplicates: 10_u64.pow(6),
@@ -293,7 +319,8 @@ mod tests {
         };
         let contexts = [context];
         let leases = linger::table(&contexts).unwrap();
-        for table in [context_table(&contexts, true), leases, qp_table(&contexts), wire_table(&contexts)] {
+        let congestion = congestion_table(&contexts).unwrap();
+        for table in [context_table(&contexts, true), leases, qp_table(&contexts), wire_table(&contexts), congestion] {
             assert!(table.to_string().lines().all(|line| line.chars().count() <= 120), "{table}");
         }
     }

@@ -1,9 +1,11 @@
 //! Vocabulary of the commands that create, change and destroy objects.
 
+use crate::congestion::CongestionControl;
 use crate::path::Path;
 use crate::platform::Platform;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::time::Duration;
 use rdmesh_verbs::{Psn, QpAttr, QpState, QpType, Qpn};
 
 /// One opened device, within one engine.
@@ -143,6 +145,8 @@ pub struct QpInfo {
     pub unacked_psn: Psn,
     /// Lanes that its requests to another router leave by; none without selective retransmission.
     pub lanes: LaneCounts,
+    /// Congestion control of its requests to another host; none on this host.
+    pub congestion: Option<CongestionState>,
     /// The next PSN that it expects from its peer.
     pub expected_psn: Psn,
     /// Counters since creation.
@@ -156,6 +160,17 @@ pub struct LaneCounts {
     pub all: u8,
     /// Those that rest, because too much is lost there.
     pub resting: u8,
+}
+
+/// Congestion control of a connection, as it is now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct CongestionState {
+    /// As was chosen. Towards external peers it is DCQCN, which [`CongestionControl::Window`] becomes by their notifications.
+    pub control: CongestionControl,
+    /// Packets that may be on their way.
+    pub window: u32,
+    /// Smoothed round trip; none before one was measured.
+    pub round_trip: Option<Duration>,
 }
 
 /// Counters of a QP.

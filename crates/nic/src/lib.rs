@@ -49,8 +49,8 @@ pub use chain::{
     ManageSend, RingInit, TRACE_BYTES,
 };
 pub use command::{
-    Capabilities, CommandError, ContextId, CqEntry, CqInit, DeferredDrop, LaneCounts, MwType, PdEntry, QpCounters,
-    QpEntry, QpInfo, QpInit, SrqAttr, SrqEntry, SrqInit,
+    Capabilities, CommandError, CongestionState, ContextId, CqEntry, CqInit, DeferredDrop, LaneCounts, MwType, PdEntry,
+    QpCounters, QpEntry, QpInfo, QpInit, SrqAttr, SrqEntry, SrqInit,
 };
 pub use congestion::CongestionControl;
 pub use device::{Context, Event};

@@ -7,6 +7,7 @@ const CHART_POINTS = 90;
 
 const bytes = (count) => scaled(count, 1024, ["B", "KiB", "MiB", "GiB", "TiB"]);
 const bits = (count) => scaled(count, 1000, ["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"]);
+const microseconds = (seconds) => (seconds < 0.1 ? `${(seconds * 1e6).toFixed(1)} µs` : `${(seconds * 1e3).toFixed(1)} ms`);
 const perSecond = (count) => `${bytes(count)}/s`;
 const share = (part) => `${Math.round(part * 100)} %`;
 const rounded = (count) => Math.round(count).toLocaleString("en");
@@ -127,9 +128,10 @@ function makeTables(parent) {
         { title: "Program", value: (row) => `${row.context.command} ${row.context.pid}` },
         { title: "QPN", value: (row) => row.qp.qpn, text: (qpn) => `0x${qpn.toString(16)}` },
         { title: "Kind", value: (row) => row.qp.kind },
-        { title: "State", value: (row) => row.qp.state, className: (row) => (row.qp.state === "ERR" ? "error" : "") },
+        { title: "State", value: (row) => row.qp.state, className: (row) => (row.qp.state === "ERROR" ? "error" : "") },
         { title: "Peer", value: (row) => row.qp.peer },
         { title: "Path", value: (row) => row.qp.path },
+        { title: "Round trip", value: (row) => row.qp.congestion?.round_trip_seconds ?? null, text: microseconds },
         ...rates,
         { title: "Retransmitted", value: (row) => row.qp.retransmitted },
         { title: "RNR NAKs", value: (row) => row.qp.rnr_naks },

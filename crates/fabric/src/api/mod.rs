@@ -372,6 +372,9 @@ pub struct QpInfo {
     /// Those of them that rest, because too much is lost there.
     #[serde(default)]
     pub resting_lanes: u8,
+    /// Congestion control of its requests; none on this host, and for datagrams.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<CongestionInfo>,
     /// Packets sent again.
     pub retransmitted: u64,
     /// Times a receiver was not ready.
@@ -384,6 +387,40 @@ pub struct QpInfo {
     pub cnps_sent: u64,
     /// Congestion notifications received.
     pub cnps_received: u64,
+}
+
+/// Congestion control of a queue pair's requests to another host, as it is now.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+pub struct CongestionInfo {
+    /// What decides how much may be on its way.
+    pub control: CongestionControl,
+    /// Packets that may be on their way.
+    pub window: u32,
+    /// Smoothed round trip, with the time in queues and until the peer's router answers; none before one was measured.
+    pub round_trip_seconds: Option<f64>,
+}
+
+/// Congestion control.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum CongestionControl {
+    /// A window that narrows where many packets are lost, or wait for long.
+    Window,
+    /// HPCC: a window that follows the load that routers report (`rdmesh up --congestion-control hpcc`).
+    Hpcc,
+    /// The window, and a rate that follows congestion notifications: towards external peers.
+    Dcqcn,
+}
+
+impl CongestionControl {
+    /// As it is listed.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Window => "window",
+            Self::Hpcc => "hpcc",
+            Self::Dcqcn => "dcqcn",
+        }
+    }
 }
 
 /// Address and key of another host (`PUT /v1/peers/{host}`).

@@ -114,6 +114,14 @@ impl Congestion {
         }
     }
 
+    /// What was chosen.
+    pub(crate) fn control(&self) -> CongestionControl {
+        match self {
+            Self::Dcqcn(_) => CongestionControl::Window,
+            Self::Hpcc(_) => CongestionControl::Hpcc,
+        }
+    }
+
     /// Whether it follows telemetry.
     pub(crate) fn wants_telemetry(&self) -> bool {
         matches!(self, Self::Hpcc(_))

@@ -84,7 +84,7 @@ impl<P: Platform> Device<'_, P> {
     /// A queue pair's attributes, sizes and counters.
     pub fn query_qp(&self, qp: u32) -> Result<QpInfo> {
         let qp = self.qps.get(self.index(qp)?).ok_or(NoSuchObject)?;
-        Ok(QpInfo { lanes: qp.lanes(), ..qp.core().info(self.path(qp), qp.unacked()) })
+        Ok(QpInfo { lanes: qp.lanes(), congestion: qp.congestion(), ..qp.core().info(self.path(qp), qp.unacked()) })
     }
 
     /// Destroys a queue pair in any state. Its completions stay in their queues.

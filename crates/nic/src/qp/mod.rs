@@ -170,6 +170,7 @@ impl<P: Platform> Core<P> {
             next_psn: self.send.next_psn,
             unacked_psn,
             lanes: LaneCounts::default(),
+            congestion: None,
             expected_psn: self.recv.expected_psn,
             counters: self.counters,
         }

@@ -3,7 +3,7 @@
 use super::Transport;
 use super::local::{self, Local};
 use super::roce::Connection;
-use crate::command::LaneCounts;
+use crate::command::{CongestionState, LaneCounts};
 use crate::device::{Context, Outputs};
 use crate::exec::{Exec, Request};
 use crate::memory::Payload;
@@ -186,6 +186,11 @@ impl<P: Platform> Qp<P> {
     /// Lanes that its requests leave by.
     pub(crate) fn lanes(&self) -> LaneCounts {
         self.connection().map(Connection::lanes).unwrap_or_default()
+    }
+
+    /// Congestion control of what it sends to another host.
+    pub(crate) fn congestion(&self) -> Option<CongestionState> {
+        self.connection().map(Connection::congestion)
     }
 
     /// The oldest PSN without an acknowledgement.

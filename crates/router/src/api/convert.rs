@@ -3,8 +3,8 @@
 use crate::daemon::{ConnectionInfo, ContextInfo, FailedRequestInfo, HeldTimes, Host, QpRow};
 use rdmesh_fabric::api;
 use rdmesh_fabric::{InvalidName, Name};
-use rdmesh_nic::Path;
 use rdmesh_nic::policy::Level;
+use rdmesh_nic::{CongestionControl, CongestionState, Path};
 use rdmesh_verbs::QpType;
 
 /// Every open context.
@@ -104,6 +104,7 @@ fn qp(row: &QpRow) -> api::QpInfo {
         unacked_psn: row.unacked_psn.value(),
         lanes: row.lanes.all,
         resting_lanes: row.lanes.resting,
+        congestion: row.congestion.map(|state| congestion(state, row.path)),
         expected_psn: row.expected_psn.value(),
         retransmitted: row.counters.retransmitted,
         rnr_naks: row.counters.rnr_naks,
@@ -112,6 +113,16 @@ fn qp(row: &QpRow) -> api::QpInfo {
         cnps_sent: row.counters.cnps_sent,
         cnps_received: row.counters.cnps_received,
     }
+}
+
+fn congestion(state: CongestionState, path: Option<Path>) -> api::CongestionInfo {
+    let control = match (state.control, path) {
+        (_, Some(Path::External)) => api::CongestionControl::Dcqcn,
+        (CongestionControl::Hpcc, _) => api::CongestionControl::Hpcc,
+        (CongestionControl::Window, _) => api::CongestionControl::Window,
+    };
+    let round_trip_seconds = state.round_trip.map(|time| time.as_secs_f64());
+    api::CongestionInfo { control, window: state.window, round_trip_seconds }
 }
 
 fn path(path: Path) -> String {

@@ -8,7 +8,7 @@ use crate::cm::ConnectionRow;
 use crate::endpoint::EndpointId;
 use crate::io::ExternalPathError;
 use crate::memory::HostPlatform;
-use rdmesh_nic::{ChainEntry, Device, LaneCounts, Path, QpCounters, QpInfo};
+use rdmesh_nic::{ChainEntry, CongestionState, Device, LaneCounts, Path, QpCounters, QpInfo};
 use rdmesh_verbs::{Gid, Psn, QpState, QpType, Qpn};
 use std::time::Duration;
 
@@ -113,6 +113,8 @@ pub struct QpRow {
     pub unacked_psn: Psn,
     /// Lanes that its requests leave by.
     pub lanes: LaneCounts,
+    /// Congestion control of its requests to another host.
+    pub congestion: Option<CongestionState>,
     /// The next PSN that it expects.
     pub expected_psn: Psn,
     /// Its counters.
@@ -131,6 +133,7 @@ impl From<QpInfo> for QpRow {
             next_psn: info.next_psn,
             unacked_psn: info.unacked_psn,
             lanes: info.lanes,
+            congestion: info.congestion,
             expected_psn: info.expected_psn,
             counters: info.counters,
         }

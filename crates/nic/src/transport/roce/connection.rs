@@ -2,7 +2,7 @@
 
 use super::requester::RequesterState;
 use super::responder::{ResponderState, Selective};
-use crate::command::LaneCounts;
+use crate::command::{CongestionState, LaneCounts};
 use crate::congestion::{Congestion, CongestionControl};
 use crate::device::Recovery;
 use crate::path::{Envelope, Lane};
@@ -58,6 +58,11 @@ impl Connection {
     /// Lanes that requests leave by.
     pub(crate) fn lanes(&self) -> LaneCounts {
         self.requester.lanes()
+    }
+
+    /// Congestion control of requests.
+    pub(crate) fn congestion(&self) -> CongestionState {
+        self.requester.congestion()
     }
 
     /// The lane for the next request packet.

@@ -15,6 +15,7 @@ mod packets;
 mod selective;
 mod timers;
 
+use crate::command::CongestionState;
 use crate::congestion::{Congestion, Controller, Hop, Rtt};
 use crate::path::{Lane, Transmits};
 use crate::platform::Platform;
@@ -81,6 +82,15 @@ impl RequesterState {
     /// A link has reported its load.
     fn on_telemetry(&mut self, now: Time, hop: Hop, telemetry: Telemetry) {
         self.congestion.on_telemetry(now, hop, telemetry, &self.rtt);
+    }
+
+    /// Congestion control, as it is now.
+    pub(super) fn congestion(&self) -> CongestionState {
+        CongestionState {
+            control: self.congestion.control(),
+            window: self.congestion.window(),
+            round_trip: self.rtt.smoothed(),
+        }
     }
 
     /// Oldest PSN that is not acknowledged.
