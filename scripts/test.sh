@@ -162,6 +162,9 @@ part_docker() {
     if [[ $(id -u) == 0 ]]; then need docker; fi
     need run test
     build_product tested
+    # shellcheck source=/dev/null
+    . scripts/image.sh
+    step "making the image" build_image "$RDMESH_BIN"
     run_tests docker
 }
 

@@ -64,6 +64,24 @@ impl Docker {
         Container { docker: self, name: name.to_owned() }
     }
 
+    /// Loads the image in an archive.
+    pub fn load(&self, archive: &Path) {
+        self.run(&["load", "--input", &archive.display().to_string()]).ok();
+    }
+
+    /// Starts a container of another image in the background; `words` are its options, the image and its arguments.
+    pub fn start_image(&self, name: &str, words: &[String]) -> Container<'_> {
+        let mut docker = self.command(&["run", "--detach", "--name", name]);
+        docker.args(words);
+        Program::start(docker).finish(LIMIT).ok();
+        Container { docker: self, name: name.to_owned() }
+    }
+
+    /// Removes an image.
+    pub fn remove_image(&self, name: &str) {
+        self.run(&["image", "rm", name]).ok();
+    }
+
     fn command(&self, arguments: &[&str]) -> Command {
         let mut docker = Command::new("docker");
         docker.args(arguments);
@@ -158,6 +176,16 @@ impl Container<'_> {
             assert!(pid != 0, "the container ended:\n{}", self.log());
             system::listens(pid, port).then_some(())
         });
+    }
+
+    /// Runs a command in it.
+    pub fn execute(&self, command: &[&str]) -> Output {
+        self.docker.run(&[&["exec", &self.name], command].concat())
+    }
+
+    /// Asks it to end, and waits for that.
+    pub fn stop(&self) {
+        self.docker.run(&["stop", "--time", "30", &self.name]).ok();
     }
 
     /// Its output.

@@ -1,12 +1,124 @@
 //! Docker: two ordinary unprivileged containers and the traffic between them.
 
 use rdmesh_tests::docker::Docker;
-use rdmesh_tests::{Lab, bandwidth_rows, runtime_for};
+use rdmesh_tests::{Lab, Program, bandwidth_rows, product, root, runtime_for, until};
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
+use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 18515;
 const PROGRAMS: [&str; 3] = ["/usr/bin/ib_write_bw", "/usr/bin/ibv_devinfo", "/usr/bin/ibv_rc_pingpong"];
+
+/// A folder that is shared between mount namespaces, as `/run` is where systemd has started the host.
+struct Shared(TempDir);
+
+impl Shared {
+    fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("rdmesh-test-run-").tempdir().expect("a temporary folder");
+        let path = folder.path().display().to_string();
+        for command in [&["mount", "-t", "tmpfs", "-o", "mode=755", "none"][..], &["mount", "--make-shared"]] {
+            let mut mount = Command::new(command[0]);
+            mount.args(&command[1..]).arg(&path);
+            Program::start(mount).finish(LIMIT).ok();
+        }
+        Self(folder)
+    }
+
+    fn path(&self) -> String {
+        self.0.path().display().to_string()
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let mut unmount = Command::new("umount");
+        unmount.arg("--recursive").arg(self.0.path());
+        Program::start(unmount).finish(LIMIT);
+    }
+}
+
+/// The service of packaging/compose.yaml, whose folder is `run`.
+fn service(run: &str) -> Value {
+    let text = fs::read_to_string(root().join("packaging/compose.yaml")).expect("the file is there");
+    let file: Value = serde_saphyr::from_str(&text.replace("/run/rdmesh", run)).expect("it is YAML");
+    file["services"]["router"].clone()
+}
+
+/// Options of `docker run` for the service; then image and arguments.
+fn words_of(service: &Value, run: &str) -> Vec<String> {
+    let list = |name: &str| -> Vec<String> {
+        let words = service[name].as_array().unwrap_or_else(|| panic!("{name} is a list"));
+        words.iter().map(|word| word.as_str().expect("a word").to_owned()).collect()
+    };
+    let word = |name: &str| service[name].as_str().unwrap_or_else(|| panic!("{name} is a word")).to_owned();
+    let mut options = vec![
+        format!("--network={}", word("network_mode")),
+        format!("--pid={}", word("pid")),
+        format!("--cgroupns={}", word("cgroup")),
+    ];
+    for (name, option) in
+        [("cap_drop", "cap-drop"), ("cap_add", "cap-add"), ("security_opt", "security-opt"), ("volumes", "volume")]
+    {
+        options.extend(list(name).into_iter().map(|word| format!("--{option}={word}")));
+    }
+    // Where this host has less, more cannot be had.
+    let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum.unwrap_or(u64::MAX);
+    let descriptors = service["ulimits"]["nofile"].as_u64().expect("a number").min(most);
+    options.push(format!("--ulimit=nofile={descriptors}"));
+    options.push(word("image"));
+    options.extend(["--state-dir".to_owned(), run.to_owned()]);
+    options.extend(list("command"));
+    options
+}
+
+/// Nothing of rdmesh is installed on the host.
+#[test]
+fn the_router_runs_in_a_container() {
+    let docker = match Docker::start(&PROGRAMS) {
+        Ok(docker) => docker,
+        Err(why) => {
+            println!("skipped: {why}");
+            return;
+        }
+    };
+    let archive = std::env::var("RDMESH_IMAGE").expect("`./dev test docker` makes an image");
+    docker.load(Path::new(&archive));
+    let shared = Shared::new();
+    let run = shared.path();
+    let service = service(&run);
+    let words = words_of(&service, &run);
+    let image = words.iter().find(|word| word.starts_with("rdmesh:")).expect("an image").clone();
+    let router = docker.start_image("rdmesh-test-router", &words);
+    until(LIMIT, "the router serves", || router.log().contains("serving socket").then_some(()));
+    let health: Vec<&str> =
+        service["healthcheck"]["test"].as_array().expect("words").iter().filter_map(Value::as_str).collect();
+    assert_eq!(health[0], "CMD", "there is no shell in the image");
+    router.execute(&[&health[1..], &["--state-dir", &run]].concat()).ok();
+    let rdmesh = |words: &[&str]| router.execute(&[&["rdmesh", "--state-dir", &run], words].concat());
+    let arguments = |name: &str| -> Vec<String> {
+        rdmesh(&["container-args", name]).ok().text.split_whitespace().map(str::to_owned).collect()
+    };
+    let server = docker.start_container("rdmesh-test-server", &arguments("a"), "exec ib_write_bw -F -n 1000");
+    server.wait_listening(PORT);
+    let command = format!("exec ib_write_bw -F -n 1000 {}", server.address());
+    let client = docker.run_container(&arguments("b"), &command, LIMIT);
+    assert!(client.status.success(), "client:\n{}\nserver:\n{}", client.text, server.log());
+    assert_eq!(bandwidth_rows(&client.text).len(), 1, "{}", client.text);
+    assert_eq!(server.wait(), "0", "{}", server.log());
+    // A program of the host, in a network namespace that the container's router has made.
+    let mut inside = Command::new(product("rdmesh"));
+    inside.args(["--state-dir", &run, "run", "--net", "blue", "--", "ip", "-brief", "address"]);
+    let seen = Program::start(inside).finish(LIMIT).ok().text;
+    assert!(seen.contains("eth0") && seen.contains("UP"), "{seen}");
+    router.stop();
+    assert!(!Path::new(&run).join("netns").exists(), "a router that is stopped removes its endpoints");
+    drop((server, router));
+    docker.remove_image(&image);
+}
 
 /// `rdmesh container-args NAME`, split as the shell would.
 fn container_args(lab: &Lab, name: &str) -> Vec<String> {
