@@ -183,6 +183,12 @@ impl Container<'_> {
         self.docker.run(&[&["exec", &self.name], command].concat())
     }
 
+    /// Kills it, and starts it again.
+    pub fn crash(&self) {
+        self.docker.run(&["kill", &self.name]).ok();
+        self.docker.run(&["start", &self.name]).ok();
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(&self) {
         self.docker.run(&["stop", "--time", "30", &self.name]).ok();

@@ -114,6 +114,11 @@ fn the_router_runs_in_a_container() {
     inside.args(["--state-dir", &run, "run", "--net", "blue", "--", "ip", "-brief", "address"]);
     let seen = Program::start(inside).finish(LIMIT).ok().text;
     assert!(seen.contains("eth0") && seen.contains("UP"), "{seen}");
+    // The next router goes on with the endpoints of one that was killed.
+    router.crash();
+    until(LIMIT, "the next router serves", || rdmesh(&["ps"]).status.success().then_some(()));
+    let kept = rdmesh(&["endpoint", "ls"]).ok().text;
+    assert!(kept.contains("\na ") || kept.contains(" a "), "{kept}");
     router.stop();
     assert!(!Path::new(&run).join("netns").exists(), "a router that is stopped removes its endpoints");
     drop((server, router));
