@@ -232,6 +232,8 @@ real! {
     fn epoll_wait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int) -> c_int, else unsupported();
     fn epoll_pwait(fd: c_int, events: *mut c_void, most: c_int, timeout: c_int, mask: *const sigset_t) -> c_int,
         else unsupported();
+    fn epoll_create(size: c_int) -> c_int, else unsupported();
+    fn epoll_create1(flags: c_int) -> c_int, else unsupported();
     fn epoll_pwait2(fd: c_int, events: *mut c_void, most: c_int, timeout: *const timespec, mask: *const sigset_t) -> c_int,
         else unsupported();
     fn nanosleep(wanted: *const timespec, left: *mut timespec) -> c_int, else unsupported();

@@ -107,6 +107,11 @@ fn has_fin(fd: c_int, state: u8, was_reset: bool) -> bool {
     }
 }
 
+/// Whether it is a TCP socket that is neither connected nor listens.
+pub(crate) fn is_unconnected(fd: c_int) -> bool {
+    info(fd).is_some_and(|info| info.state == CLOSE)
+}
+
 /// An option that is a number.
 pub(crate) fn option(fd: c_int, level: c_int, name: c_int) -> Option<c_int> {
     let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);

@@ -1,7 +1,7 @@
 //! The program's descriptors of which this library knows something.
 #![allow(unsafe_code)]
 
-use crate::epoll::Epoll;
+use crate::epoll::{Early, Epoll, Instance};
 use crate::stream::{Stream, decide};
 use rdmesh_preload::{Kind, Table, gate, process};
 use std::ffi::c_int;
@@ -13,8 +13,10 @@ use std::sync::Arc;
 pub(crate) enum Object {
     /// A TCP connection to a program of this host.
     Stream(Stream),
-    /// An epoll instance that has or had streams.
-    Epoll(Arc<Epoll>),
+    /// An epoll instance.
+    Epoll(Instance),
+    /// A TCP socket that may be connected, in epoll instances.
+    Early(Early),
 }
 
 /// Reference to an object.
@@ -93,13 +95,19 @@ pub(crate) fn settle(fd: c_int) {
     with_stream(fd, |_| ());
 }
 
-/// The epoll instance behind `fd`.
+/// The epoll instance behind `fd`, where it has or had streams.
 pub(crate) fn epoll(fd: c_int) -> Option<Arc<Epoll>> {
-    TABLE.glance(fd)?;
-    match &*object(fd)? {
-        Object::Epoll(epoll) => Some(Arc::clone(epoll)),
-        Object::Stream(_) => None,
-    }
+    with(fd, |object| match object {
+        Object::Epoll(instance) => instance.get().cloned(),
+        Object::Stream(_) | Object::Early(_) => None,
+    })
+    .flatten()
+}
+
+/// The program has made an epoll instance.
+pub(crate) fn is_new_epoll(fd: c_int) {
+    is_new(fd);
+    set(fd, Arc::new(Object::Epoll(Instance::default())));
 }
 
 /// Sets what `fd` is.
@@ -151,8 +159,8 @@ pub(crate) fn for_each_stream(mut with: impl FnMut(c_int, &Stream)) {
 /// Calls `with` with each epoll instance that has had streams.
 pub(crate) fn for_each_epoll(with: impl Fn(&Epoll)) {
     TABLE.for_each(|fd| {
-        if let Some(Object::Epoll(epoll)) = object(fd).as_deref() {
-            with(epoll);
+        if let Some(Object::Epoll(instance)) = object(fd).as_deref() {
+            instance.get().into_iter().for_each(|epoll| with(epoll));
         }
     });
 }

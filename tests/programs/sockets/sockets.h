@@ -69,7 +69,7 @@ double processor_seconds(void);
     X(level_triggered) X(edge_triggered) X(edge_of_space) X(one_shot) X(end_by_epoll) X(nested_epoll) X(two_sets)      \
     X(modified_before_added) X(polled) X(selected) X(time_outs) X(interrupted) X(threads_of_one_process)               \
     X(blocked_thread_is_woken) X(idle_costs_nothing) X(accept_beside_busy_stream) X(many_streams) X(closed_and_reused)     \
-    X(last_stream_closed) X(each_stream_once) X(edge_of_space_on_tcp) X(added_after_rings) X(filled_to_the_last_byte) \
+    X(last_stream_closed) X(each_stream_once) X(edge_of_space_on_tcp) X(added_after_rings) X(added_before_connect) X(duplicated_epoll) X(filled_to_the_last_byte) \
     X(order_of_connections) X(no_times) X(negative_time_outs) X(times_of_recvmmsg) X(exchange_of_much) X(waits_by_system_calls)
 
 #define DECLARE(name) int case_##name(void);

@@ -8,22 +8,27 @@
 //! Nested instances, which another one or `poll` waits for: the waiter always says that it sleeps, and the doorbell is
 //! rung as long as streams are ready: then the kernel finds the instance readable.
 
+mod early;
+mod instance;
 mod member;
 mod wait;
+
+pub(crate) use early::Early;
+pub(crate) use instance::Instance;
 
 use crate::lock::{Guard, Spin};
 use crate::numbered::Numbered;
 use crate::process::{Process, Waiter, as_stream};
 use crate::spin;
-use crate::stream::{Stream, Way};
+use crate::stream::{Stream, Way, borrow};
 use crate::table::{self, Object};
 use libc::epoll_event;
 use member::Member;
-use rdmesh_preload::{errno, gate, process, real};
+use rdmesh_preload::{OwnFd, errno, gate, process, real};
 use rdmesh_streams::inbox::{Place, Taken};
 use rdmesh_streams::report::Reason;
-use rustix::fd::AsRawFd;
-use rustix::io::Errno;
+use rustix::fd::{AsFd, AsRawFd};
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -32,8 +37,8 @@ use std::sync::{Arc, Weak};
 /// An epoll instance that has streams.
 pub(crate) struct Epoll {
     this: Weak<Self>,
-    /// A descriptor of the instance, as it was when the first stream came.
-    fd: c_int,
+    /// The instance, whichever of its descriptors the program closes.
+    fd: OwnFd,
     waiter: Waiter,
     /// Upper half of our keys, chosen at random: no data of a program is like it.
     tag: u32,
@@ -62,26 +67,30 @@ pub(crate) fn control(epfd: c_int, operation: c_int, fd: c_int, event: *mut epol
         Object::Stream(stream) => !stream.is_plain(),
         // Whoever waits for that waits for its streams.
         Object::Epoll(inner) => {
-            inner.nest();
+            inner.get().into_iter().for_each(|inner| inner.nest());
             false
         }
+        Object::Early(_) => false,
     });
-    let controlled = table::with(epfd, |object| match object {
-        Object::Epoll(epoll) if is_stream == Some(true) => Some(epoll.control_stream(epfd, operation, fd, event)),
-        Object::Epoll(epoll) => Some(epoll.control_other(operation, fd, event)),
-        Object::Stream(_) => None,
+    let controlled = table::epoll(epfd).map(|epoll| match is_stream {
+        Some(true) => epoll.control_stream(epfd, operation, fd, event),
+        _ => epoll.control_other(operation, fd, event),
     });
-    match controlled.flatten() {
+    let result = match controlled {
         Some(result) => result,
-        None if is_stream == Some(true) && operation == libc::EPOLL_CTL_ADD => control_first(epfd, fd, event),
+        None if is_stream == Some(true) && operation == libc::EPOLL_CTL_ADD => return control_first(epfd, fd, event),
         None => real::epoll_ctl(epfd, operation, fd, event.cast()),
+    };
+    if result == 0 && is_stream != Some(true) {
+        errno::kept(|| early::note(epfd, operation, fd, event));
     }
+    result
 }
 
 /// The first stream of an instance.
 fn control_first(epfd: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
     let _gate = gate::enter();
-    match Epoll::make(epfd) {
+    match Epoll::of(epfd) {
         Some(epoll) => epoll.control_stream(epfd, libc::EPOLL_CTL_ADD, fd, event),
         None => {
             // It is no epoll instance, or there are too many of them.
@@ -92,6 +101,18 @@ fn control_first(epfd: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
 }
 
 impl Epoll {
+    /// That of a descriptor; made if there is none.
+    fn of(epfd: c_int) -> Option<Arc<Self>> {
+        if table::object(epfd).is_none() {
+            // One that was made in a way that is not seen.
+            table::is_new_epoll(epfd);
+        }
+        match &*table::object(epfd)? {
+            Object::Epoll(instance) => instance.get_or_make(|| Self::make(epfd)),
+            Object::Stream(_) | Object::Early(_) => None,
+        }
+    }
+
     fn make(epfd: c_int) -> Option<Arc<Self>> {
         let process = Process::get()?;
         let waiter = process.waiter()?;
@@ -102,9 +123,10 @@ impl Epoll {
         waiter.silence();
         let doorbell = waiter.doorbell().as_raw_fd();
         member::register(epfd, libc::EPOLL_CTL_ADD, doorbell, member::EDGE_IN, key(tag, doorbell)).ok()?;
-        let epoll = Arc::new_cyclic(|this| Self {
+        let fd = OwnFd::new(fcntl_dupfd_cloexec(borrow(epfd), 0).ok()?);
+        Some(Arc::new_cyclic(|this| Self {
             this: Weak::clone(this),
-            fd: epfd,
+            fd,
             waiter,
             tag,
             members: Spin::default(),
@@ -112,9 +134,20 @@ impl Epoll {
             spin: spin::Spin::new(),
             looked: AtomicU64::new(0),
             forks: process::forks(),
-        });
-        table::set(epfd, Arc::new(Object::Epoll(Arc::clone(&epoll))));
-        Some(epoll)
+        }))
+    }
+
+    /// Takes in stream `fd`, which the kernel's instance has already, as the program wants.
+    fn adopt(epfd: c_int, fd: c_int, wanted: epoll_event) {
+        let _gate = gate::enter();
+        let adopted = Self::of(epfd).map(|epoll| epoll.take_in(epfd, fd, wanted, false));
+        if adopted.is_none_or(|adopted| adopted.is_err()) {
+            table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Waiters));
+        }
+    }
+
+    fn fd(&self) -> c_int {
+        self.fd.as_fd().as_raw_fd()
     }
 
     fn members(&self) -> Guard<'_, Members> {
@@ -154,12 +187,12 @@ impl Epoll {
             was_removed
         };
         if !was_removed {
-            return real::epoll_ctl(self.fd, operation, fd, event.cast());
+            return real::epoll_ctl(self.fd(), operation, fd, event.cast());
         }
         if operation == libc::EPOLL_CTL_ADD {
-            return real::epoll_ctl(self.fd, libc::EPOLL_CTL_MOD, fd, event.cast());
+            return real::epoll_ctl(self.fd(), libc::EPOLL_CTL_MOD, fd, event.cast());
         }
-        let _ = member::register(self.fd, libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = member::register(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
         errno::minus_one(Errno::NOENT)
     }
 
@@ -174,13 +207,14 @@ impl Epoll {
             }
             known.revive(wanted);
         } else {
-            return self.add_new(epfd, fd, wanted);
+            return self.take_in(epfd, fd, wanted, true);
         }
         self.members().enqueue(fd);
         Ok(())
     }
 
-    fn add_new(&self, epfd: c_int, fd: c_int, wanted: epoll_event) -> Result<(), Errno> {
+    /// Makes a stream a member, and the kernel's where `is_new` says that it is not yet.
+    fn take_in(&self, epfd: c_int, fd: c_int, wanted: epoll_event, is_new: bool) -> Result<(), Errno> {
         let _gate = gate::enter();
         let object = table::object(fd).ok_or(Errno::BADF)?;
         let stream = as_stream(&object).ok_or(Errno::BADF)?;
@@ -188,7 +222,8 @@ impl Epoll {
         let has_rings = stream.channel().is_some();
         let (events, data) =
             if has_rings { (member::edges_of(stream), key(self.tag, fd)) } else { (wanted.events, wanted.u64) };
-        member::register(epfd, libc::EPOLL_CTL_ADD, fd, events, data)?;
+        let operation = if is_new { libc::EPOLL_CTL_ADD } else { libc::EPOLL_CTL_MOD };
+        member::register(epfd, operation, fd, events, data)?;
         let places = [stream.watch(Way::In, &self.waiter), stream.watch(Way::Out, &self.waiter)];
         let is_double = members.by_index.insert(stream.index() as usize, fd).is_some();
         members.by_fd.insert(fd as usize, Member::new(Arc::clone(&object), wanted, has_rings, places));
@@ -278,7 +313,7 @@ impl Epoll {
                 // What the program has removed reports nothing.
                 (false, true) => (libc::EPOLLONESHOT as u32, key(self.tag, fd)),
             };
-            let _ = member::register(self.fd, libc::EPOLL_CTL_MOD, fd, events, data);
+            let _ = member::register(self.fd(), libc::EPOLL_CTL_MOD, fd, events, data);
         }
         members.enqueue(fd);
         drop(members);

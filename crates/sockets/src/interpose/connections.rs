@@ -6,7 +6,7 @@ use crate::address;
 use crate::kernel;
 use crate::process::{Process, has_relay};
 use crate::stream::{Stream, Way, known};
-use crate::table::{self, with_stream};
+use crate::table::{self, Object, with_stream};
 use libc::{c_int, c_ulong, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rdmesh_preload::settings::settings;
 use rdmesh_preload::{errno, process, real};
@@ -152,7 +152,9 @@ fn accepted(fd: c_int, peer: Option<SocketAddr>) {
 
 /// A connection has been made, or begun.
 fn connected(fd: c_int, to: SocketAddr) {
-    if !is_wanted() || table::object(fd).is_some() || !is_tcp(fd) {
+    let known = table::object(fd);
+    let is_known = known.as_deref().is_some_and(|object| !matches!(object, Object::Early(_)));
+    if !is_wanted() || is_known || !is_tcp(fd) {
         return;
     }
     let is_local =
@@ -160,7 +162,12 @@ fn connected(fd: c_int, to: SocketAddr) {
     if (is_local || has_relay())
         && let Some(stream) = Stream::new(None, is_local)
     {
-        table::set(fd, known(stream));
+        table::set(fd, crate::stream::known(stream));
+        if let Some(Object::Early(early)) = known.as_deref() {
+            early.hand_over(fd);
+        }
+    } else {
+        table::forget(fd);
     }
 }
 

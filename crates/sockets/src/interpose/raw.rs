@@ -132,6 +132,9 @@ fn changed(call: &Call) -> Option<c_long> {
     // SAFETY: the program's own call, made by the function for it.
     let result = unsafe {
         match number {
+            #[cfg(target_arch = "x86_64")]
+            libc::SYS_epoll_create => libc::epoll_create(fd),
+            libc::SYS_epoll_create1 => libc::epoll_create1(fd),
             libc::SYS_socket => libc::socket(fd, b as c_int, c as c_int),
             libc::SYS_connect => libc::connect(fd, pointer(b), c as libc::socklen_t),
             libc::SYS_accept => libc::accept(fd, pointer(b), pointer(c)),

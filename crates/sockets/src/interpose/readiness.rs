@@ -7,10 +7,19 @@ use crate::poll::{self, Sets};
 use crate::stream::Deadline;
 use crate::table;
 use libc::{c_int, c_void, epoll_event, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use rdmesh_preload::settings::settings;
 use rdmesh_preload::{errno, real};
 use rustix::io::Errno;
 
 replace! {
+    fn epoll_create(size: c_int) -> c_int {
+        made(real::epoll_create(size))
+    }
+
+    fn epoll_create1(flags: c_int) -> c_int {
+        made(real::epoll_create1(flags))
+    }
+
     fn epoll_ctl(epfd: c_int, operation: c_int, fd: c_int, event: *mut epoll_event) -> c_int {
         epoll::control(epfd, operation, fd, event)
     }
@@ -89,6 +98,14 @@ replace! {
         };
         if result < 0 { result } else { sets.answer(&list) }
     }
+}
+
+/// A new instance, if it is none of -1.
+fn made(epfd: c_int) -> c_int {
+    if epfd >= 0 && settings().upgrade_after().is_some() {
+        errno::kept(|| table::is_new_epoll(epfd));
+    }
+    epfd
 }
 
 fn wait(

@@ -288,6 +288,6 @@ fn listen_at(address: &[u8]) -> Result<OwnedFd, Errno> {
 pub(crate) fn as_stream(object: &Object) -> Option<&Stream> {
     match object {
         Object::Stream(stream) => Some(stream),
-        Object::Epoll(_) => None,
+        Object::Epoll(_) | Object::Early(_) => None,
     }
 }

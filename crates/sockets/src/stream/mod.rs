@@ -29,6 +29,7 @@ mod wait;
 
 pub(crate) use inherited::decide;
 pub(crate) use locks::{Locks, LocksArea};
+pub(crate) use switch::borrow;
 pub(crate) use wait::{Deadline, Way, own_waiter, spin};
 
 use crate::epoll::Epoll;

@@ -413,7 +413,7 @@ pub(super) fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
 }
 
 #[allow(unsafe_code)]
-pub(super) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+pub(crate) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
     // SAFETY: the program's descriptor, open during its call.
     unsafe { BorrowedFd::borrow_raw(fd) }
 }
