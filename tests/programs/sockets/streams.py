@@ -12,6 +12,7 @@ streams.py give PORT BYTES                        sends so many bytes to a clien
 streams.py take ADDRESS PORT BYTES                receives them, and the end
 streams.py fill PORT CONNECTIONS                  sends until there is no room, and the rest when the reader goes on
 streams.py pause ADDRESS PORT CONNECTIONS FILE    reads from it when the file exists
+streams.py swap PORT BYTES [ADDRESS]              sends so many bytes before it reads those of the other end, which does the same
 streams.py noise SECONDS                          says to the endpoint's relay whatever comes to mind
 """
 import fcntl
@@ -403,6 +404,25 @@ def noise(seconds):
     print(f"{sent} messages were sent")
 
 
+def swap(port, size, address=None):
+    """What one end sends before it reads has to have room somewhere."""
+    if address is None:
+        sock = socket.create_server(("", int(port))).accept()[0]
+    else:
+        sock = socket.create_connection((address, int(port)))
+    own, peer = ("server", "client") if address is None else ("client", "server")
+    # Long enough for rings to come.
+    for _ in range(100):
+        sock.sendall(b"word")
+        assert sock.recv(4, socket.MSG_WAITALL) == b"word"
+        time.sleep(0.01)
+    sock.sendall(Bytes(own).take(int(size)))
+    received = sock.recv(int(size), socket.MSG_WAITALL)
+    if received != Bytes(peer).take(int(size)):
+        raise ValueError(f"{own}: wrong bytes")
+    print(f"{len(received)} bytes are right", flush=True)
+
+
 if __name__ == "__main__":
-    roles = [serve, connect, echo, cat, ask, mirror, quiz, give, take, fill, pause, gulp, pour, part, outlive, noise]
+    roles = [serve, connect, echo, cat, ask, mirror, quiz, give, take, fill, pause, gulp, pour, part, outlive, swap, noise]
     {role.__name__: role for role in roles}[sys.argv[1]](*sys.argv[2:])

@@ -224,6 +224,24 @@ fn an_end_that_has_read_all_closes_in_order() {
     server.terminate(Duration::from_secs(10));
 }
 
+/// TCP's buffers have room for more than a ring.
+#[test]
+fn ends_that_send_before_they_read_do_not_wait_for_each_other() {
+    let lab = Lab::start();
+    let ends = Ends::of_one_host(&lab);
+    let port = PORT.to_string();
+    for bytes in ["200000", "1000000"] {
+        let server = ends.serve(&streams(&["swap", &port, bytes]));
+        let relayed = || lab.metric("rdmesh_relay_sent_bytes_total");
+        let before = relayed();
+        let client = ends.ask(&streams(&["swap", &port, bytes, "10.7.0.2"])).ok();
+        assert!(relayed() > before + 1e5, "the ring was full");
+        for output in [client, server.finish(LIMIT).ok()] {
+            assert!(output.text.contains(&format!("{bytes} bytes are right")), "{}", output.text);
+        }
+    }
+}
+
 /// As perftest's two ends do, which both write before they close.
 #[test]
 fn a_write_to_a_closed_end_is_taken_once_as_by_tcp() {

@@ -144,9 +144,10 @@ impl Channel {
         self.early() & self.kernel.load(Ordering::Acquire) != 0
     }
 
-    /// Whether the other end's record has said that it has all that is in the ring.
+    /// Whether the other end has all that this one has put into the ring: it has read it, or its record has said so.
     fn peer_has_all(&self) -> bool {
-        self.back.peer_has.load(Ordering::Acquire) == self.out().header.producer.tail.load(Ordering::Acquire)
+        self.out().used() == Ok(0)
+            || self.back.peer_has.load(Ordering::Acquire) == self.out().header.producer.tail.load(Ordering::Acquire)
     }
 
     /// Whether the rest of what begins as a record has had time to come.

@@ -20,8 +20,7 @@ impl Stream {
     /// The ring that this end writes is full: the agent sees whether its reader goes on. Called without locks.
     pub(super) fn watch_for_stall(&self, channel: &Channel) {
         let stall = &channel.stall;
-        // A relay's writer may be kept waiting by other connections, and by the network.
-        if channel.is_relayed() || self.is_inherited() || stall.is_watched.swap(true, Ordering::SeqCst) {
+        if self.is_inherited() || stall.is_watched.swap(true, Ordering::SeqCst) {
             return;
         }
         stall.note(channel);
@@ -42,7 +41,8 @@ impl Stream {
             stall.note(channel);
             return true;
         }
-        if now().saturating_sub(stall.since.load(Ordering::Relaxed)) < STALL_NS {
+        let patience = if channel.is_relayed() { RELAYED_STALL_NS } else { STALL_NS };
+        if now().saturating_sub(stall.since.load(Ordering::Relaxed)) < patience {
             return true;
         }
         let Some(fd) = descriptor_of(self) else { return false };
@@ -62,3 +62,5 @@ impl Stall {
 
 /// Time after which a reader counts as standing still.
 const STALL_NS: u64 = 100_000_000;
+/// Likewise where other connections, and the network, are between the two.
+const RELAYED_STALL_NS: u64 = 3_000_000_000;
