@@ -188,11 +188,7 @@ int case_vectors_with_flags(void) {
 
 // What has come by TCP and by a ring is there at once, for one call.
 int case_bytes_of_both_ways_at_once(void) {
-    struct sockaddr_in address;
-    int listener = listening(&address);
-    struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
-    CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0);
-    p.b = accept(listener, NULL, NULL);
+    struct pair p = fresh();
     unsigned char bytes[2000];
     fill(bytes, sizeof bytes, 0);
     for (size_t at = 0; at < sizeof bytes; at += 10) {

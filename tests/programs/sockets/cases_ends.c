@@ -89,11 +89,7 @@ int case_close_with_unread_data(void) {
 
 // Also where nothing has been read, and nothing will be.
 int case_close_after_shutdown_of_reading(void) {
-    struct sockaddr_in address;
-    int listener = listening(&address);
-    struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
-    CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0);
-    p.b = accept(listener, NULL, NULL);
+    struct pair p = fresh();
     char bytes[10] = {0};
     // Those that have gone by TCP have been read, and those of the ring have not.
     for (int i = 0; i < 3; i++) send_all(p.a, bytes, sizeof bytes);

@@ -47,10 +47,7 @@ int case_added_before_connect(void) {
 // As tokio: one descriptor of an instance waits, and another one, which is older than the first connection, changes it.
 int case_duplicated_epoll(void) {
     int set = epoll_create1(EPOLL_CLOEXEC), copy = fcntl(set, F_DUPFD_CLOEXEC, 3), late;
-    struct sockaddr_in address;
-    int listener = listening(&address);
-    struct pair p = {.a = socket(AF_INET, SOCK_STREAM, 0)};
-    CHECK(connect(p.a, (struct sockaddr *)&address, sizeof address) == 0 && (p.b = accept(listener, NULL, NULL)) >= 0);
+    struct pair p = fresh();
     struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.u64 = 99};
     CHECK(copy >= 0 && epoll_ctl(copy, EPOLL_CTL_ADD, p.b, &event) == 0);
     CHECK((late = dup(set)) >= 0);

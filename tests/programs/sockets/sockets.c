@@ -61,7 +61,7 @@ void warm_up(struct pair p) {
     }
 }
 
-struct pair connected(void) {
+struct pair fresh(void) {
     struct sockaddr_in address;
     int listener = listening(&address);
     struct pair p = {.a = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)};
@@ -69,6 +69,11 @@ struct pair connected(void) {
     p.b = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
     CHECK(p.b >= 0);
     close(listener);
+    return p;
+}
+
+struct pair connected(void) {
+    struct pair p = fresh();
     warm_up(p);
     return p;
 }

@@ -39,6 +39,8 @@ struct pair {
 
 // A listening socket on loopback, and its address.
 int listening(struct sockaddr_in *address);
+// A connection on which nothing has been sent.
+struct pair fresh(void);
 // A connection whose both directions are on rings, where the library is there.
 struct pair connected(void);
 // A connection to this address, and moving it to rings with the help of the other end's `answer`.
