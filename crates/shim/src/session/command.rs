@@ -133,6 +133,8 @@ impl<'a> Command<'a> {
             match received.purpose {
                 FdUse::Install => {
                     let number = received.fd.into_raw_fd();
+                    // A device that had this number has been closed in a way that was not seen.
+                    descriptors::forget(number);
                     let channel = install(&mut reply, received.place, number)?;
                     match self.number {
                         CREATE_COMP_CHANNEL => completion::add(context, number, channel),

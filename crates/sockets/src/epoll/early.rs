@@ -7,6 +7,8 @@ use crate::lock::Spin;
 use crate::table::{self, Object};
 use libc::epoll_event;
 use rdmesh_preload::settings::settings;
+use rdmesh_streams::report::Reason;
+use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
 
@@ -39,6 +41,11 @@ pub(super) fn note(epfd: c_int, operation: c_int, fd: c_int, event: *const epoll
     }
 }
 
+/// The kernel changes no member that is exclusive (`EPOLLEXCLUSIVE`).
+fn is_exclusive(wanted: epoll_event) -> bool {
+    wanted.events & libc::EPOLLEXCLUSIVE as u32 != 0
+}
+
 impl Early {
     fn change(&self, epfd: c_int, wanted: Option<epoll_event>) {
         let mut all = self.0.lock();
@@ -50,9 +57,12 @@ impl Early {
     pub(crate) fn hand_over(&self, fd: c_int) {
         let all = std::mem::take(&mut *self.0.lock());
         for Registration { epfd, wanted } in all {
-            // An instance may have been closed, and its descriptor be another's.
-            if register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64).is_ok() {
-                Epoll::adopt(epfd, fd, wanted);
+            match register(epfd, libc::EPOLL_CTL_MOD, fd, wanted.events, wanted.u64) {
+                Ok(()) => Epoll::adopt(epfd, fd, wanted),
+                // The instance has been closed, and its descriptor may be another's.
+                Err(Errno::NOENT | Errno::BADF | Errno::INVAL | Errno::PERM) if !is_exclusive(wanted) => {}
+                // What the kernel does not change it alone reports.
+                Err(_) => drop(table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Waiters))),
             }
         }
     }
