@@ -180,6 +180,12 @@ int case_vectors_with_flags(void) {
     CHECK(pwritev2(p.a, pieces, 2, -1, 0) == 300);
     CHECK(preadv2(p.b, places, 2, -1, 0) == 300);
     check(in, sizeof in, 0);
+    // Beside calls without flags.
+    send_all(p.a, out, sizeof out);
+    memset(in, 0, sizeof in);
+    CHECK(preadv2(p.b, places, 2, -1, 0) == 300);
+    check(in, sizeof in, 0);
+    CHECK(!is_accelerated() || is_on_ring(p.a, p.b));
     CHECK(preadv2(p.b, places, 2, 0, 0) == -1 && errno == ESPIPE);
     CHECK(pwritev2(p.a, pieces, 2, 8, 0) == -1 && errno == ESPIPE);
     CHECK(preadv2(p.b, places, 2, -1, 1 << 30) == -1 && errno == EOPNOTSUPP);
