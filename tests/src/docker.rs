@@ -33,6 +33,15 @@ impl Docker {
 
     /// Likewise; with a runtime that containers may ask for as `--runtime rdmesh`, the engine is one of the test's own.
     pub fn start_with(programs: &[&str], runtime: Option<&Path>) -> Result<Self, String> {
+        Self::launch(programs, runtime, runtime.is_some())
+    }
+
+    /// Likewise without the runtime: an engine whose images are the test's alone.
+    pub fn start_own(programs: &[&str]) -> Result<Self, String> {
+        Self::launch(programs, None, true)
+    }
+
+    fn launch(programs: &[&str], runtime: Option<&Path>, is_own: bool) -> Result<Self, String> {
         if !system::is_root() {
             return Err("needs root".to_owned());
         }
@@ -41,7 +50,7 @@ impl Docker {
         }
         let folder = tempfile::Builder::new().prefix("rdmesh-docker-").tempdir().expect("a temporary folder");
         let mut docker = Self { host: None, engine: None, folder };
-        if runtime.is_some() || !docker.answers() {
+        if is_own || !docker.answers() {
             docker.start_engine(runtime)?;
         }
         docker.make_image(programs);
@@ -75,11 +84,6 @@ impl Docker {
         docker.args(words);
         Program::start(docker).finish(LIMIT).ok();
         Container { docker: self, name: name.to_owned() }
-    }
-
-    /// Removes an image.
-    pub fn remove_image(&self, name: &str) {
-        self.run(&["image", "rm", name]).ok();
     }
 
     fn command(&self, arguments: &[&str]) -> Command {
