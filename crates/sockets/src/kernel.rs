@@ -4,6 +4,7 @@
 use libc::{c_int, c_void, iovec, msghdr, socklen_t};
 use rdmesh_preload::{errno, real};
 use rdmesh_streams::ring::Piece;
+use rustix::fd::BorrowedFd;
 use rustix::io::Errno;
 use std::time::Duration;
 
@@ -133,6 +134,12 @@ pub(crate) fn time_out(fd: c_int, name: c_int) -> Option<Duration> {
 pub(crate) fn is_nonblocking(fd: c_int) -> bool {
     let flags = real::fcntl(fd, libc::F_GETFL, std::ptr::null_mut::<c_void>());
     flags >= 0 && flags & libc::O_NONBLOCK != 0
+}
+
+/// Descriptor `fd`, for calls that take it as a borrowed one.
+pub(crate) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: the program's descriptor, open during its call.
+    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// Whether a descriptor is open.

@@ -16,11 +16,12 @@ mod wait;
 pub(crate) use early::Early;
 pub(crate) use instance::Instance;
 
+use crate::kernel::borrow;
 use crate::lock::{Guard, Spin};
 use crate::numbered::Numbered;
 use crate::process::{Process, Waiter, as_stream};
 use crate::spin;
-use crate::stream::{Stream, Way, borrow};
+use crate::stream::{Stream, Way};
 use crate::table::{self, Object};
 use libc::epoll_event;
 use member::Member;
@@ -139,10 +140,11 @@ impl Epoll {
 
     /// Takes in stream `fd`, which the kernel's instance has already, as the program wants.
     fn adopt(epfd: c_int, fd: c_int, wanted: epoll_event) {
-        let _gate = gate::enter();
-        let adopted = Self::of(epfd).map(|epoll| epoll.take_in(epfd, fd, wanted, false));
-        if adopted.is_none_or(|adopted| adopted.is_err()) {
-            table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Waiters));
+        match Self::of(epfd).map(|epoll| epoll.take_in(epfd, fd, wanted, false)) {
+            // The instance may have been closed, and its descriptor be another's.
+            Some(Ok(()) | Err(Errno::NOENT | Errno::BADF)) => {}
+            // Too many instances, or a member that the kernel does not change (`EPOLLEXCLUSIVE`): it alone reports the connection.
+            _ => drop(table::with_stream(fd, |stream| stream.move_to_tcp(fd, Reason::Waiters))),
         }
     }
 

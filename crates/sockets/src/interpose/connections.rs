@@ -152,8 +152,8 @@ fn accepted(fd: c_int, peer: Option<SocketAddr>) {
 
 /// A connection has been made, or begun.
 fn connected(fd: c_int, to: SocketAddr) {
-    let known = table::object(fd);
-    let is_known = known.as_deref().is_some_and(|object| !matches!(object, Object::Early(_)));
+    let before = table::object(fd);
+    let is_known = before.as_deref().is_some_and(|object| !matches!(object, Object::Early(_)));
     if !is_wanted() || is_known || !is_tcp(fd) {
         return;
     }
@@ -162,8 +162,8 @@ fn connected(fd: c_int, to: SocketAddr) {
     if (is_local || has_relay())
         && let Some(stream) = Stream::new(None, is_local)
     {
-        table::set(fd, crate::stream::known(stream));
-        if let Some(Object::Early(early)) = known.as_deref() {
+        table::set(fd, known(stream));
+        if let Some(Object::Early(early)) = before.as_deref() {
             early.hand_over(fd);
         }
     } else {

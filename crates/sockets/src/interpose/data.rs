@@ -72,26 +72,22 @@ replace! {
     }
 
     fn preadv2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-        without_offset(at, flags)
-            .and_then(|message| receive_parts(fd, parts, count, message))
+        without_offset(at, flags, |flags| receive_parts(fd, parts, count, flags))
             .unwrap_or_else(|| real::preadv2(fd, parts, count, at, flags))
     }
 
     fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-        without_offset(at, flags)
-            .and_then(|message| receive_parts(fd, parts, count, message))
+        without_offset(at, flags, |flags| receive_parts(fd, parts, count, flags))
             .unwrap_or_else(|| real::preadv64v2(fd, parts, count, at, flags))
     }
 
     fn pwritev2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-        without_offset(at, flags)
-            .and_then(|message| send_parts(fd, parts, count, message))
+        without_offset(at, flags, |flags| send_parts(fd, parts, count, flags))
             .unwrap_or_else(|| real::pwritev2(fd, parts, count, at, flags))
     }
 
     fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
-        without_offset(at, flags)
-            .and_then(|message| send_parts(fd, parts, count, message))
+        without_offset(at, flags, |flags| send_parts(fd, parts, count, flags))
             .unwrap_or_else(|| real::pwritev64v2(fd, parts, count, at, flags))
     }
 
@@ -157,11 +153,14 @@ fn send_parts(fd: c_int, parts: *const iovec, count: c_int, flags: c_int) -> Opt
     with_stream(fd, |stream| value(pieces().and_then(|pieces| stream.send(fd, pieces, flags))))
 }
 
-/// Flags of a message for those of `preadv2` or `pwritev2` at no offset; none where the kernel refuses the call.
-fn without_offset(at: off_t, flags: c_int) -> Option<c_int> {
+/// Calls `carry` with the flags of a message that are those of `preadv2` or `pwritev2`, at no offset; none where the kernel refuses
+/// the call.
+fn without_offset(at: off_t, flags: c_int, carry: impl FnOnce(c_int) -> Option<ssize_t>) -> Option<ssize_t> {
     const TAKEN: c_int = libc::RWF_HIPRI | libc::RWF_DSYNC | libc::RWF_SYNC | libc::RWF_NOWAIT | libc::RWF_APPEND;
-    let is_taken = at == -1 && flags & !TAKEN == 0;
-    is_taken.then_some(if flags & libc::RWF_NOWAIT == 0 { 0 } else { libc::MSG_DONTWAIT })
+    if at != -1 || flags & !TAKEN != 0 {
+        return None;
+    }
+    carry(if flags & libc::RWF_NOWAIT == 0 { 0 } else { libc::MSG_DONTWAIT })
 }
 
 fn receive(fd: c_int, buffer: *mut c_void, count: size_t, flags: c_int) -> Option<ssize_t> {

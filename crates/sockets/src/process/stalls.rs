@@ -1,10 +1,11 @@
 //! Connections whose rings are full: the agent looks at them now and then, until their readers go on or they have left the rings.
 
-use super::Process;
-use super::as_stream;
+use super::{Process, as_stream};
 use crate::lock::Spin;
+use crate::stream::Stream;
 use rdmesh_preload::OwnFd;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
+use rustix::fd::AsFd;
 use rustix::io::{self, Errno};
 
 /// Indices of such connections.
@@ -15,8 +16,8 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// None of them. `agent` is what the agent sleeps on, and is told by `key`.
-    pub(super) fn new(agent: impl rustix::fd::AsFd, key: u64) -> Result<Self, Errno> {
+    /// None of them. The agent sleeps on the epoll instance `agent`, which reports the bell by `key`.
+    pub(super) fn new(agent: impl AsFd, key: u64) -> Result<Self, Errno> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         epoll::add(agent, &bell, epoll::EventData::new_u64(key), epoll::EventFlags::IN)?;
         Ok(Self { watched: Spin::default(), bell: OwnFd::new(bell) })
@@ -52,7 +53,7 @@ impl Process {
         let looked_at = std::mem::take(&mut *self.stalls.watched.lock());
         let is_kept = |index: &u32| {
             let object = self.stream(*index);
-            object.as_deref().and_then(as_stream).is_some_and(crate::stream::Stream::look_at_stall)
+            object.as_deref().and_then(as_stream).is_some_and(Stream::look_at_stall)
         };
         let kept: Vec<u32> = looked_at.into_iter().filter(is_kept).collect();
         self.stalls.watched.lock().extend(kept);

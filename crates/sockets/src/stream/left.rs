@@ -1,4 +1,4 @@
-//! Bytes left to read, which `recvmsg` tells of connections with `TCP_INQ` (tcp(7)).
+//! `TCP_INQ` (linux/tcp.h): the count of unread bytes that `recvmsg` tells in a control message.
 
 use super::{Channel, FIN, Stream};
 use crate::kernel;

@@ -7,7 +7,7 @@
 //! Ends of connections come from the kernel only: `shutdown`, `close`, a crash and a reset are seen on the TCP socket, after the
 //! ring is empty. So they mean what they mean without acceleration, also after `dup` and `fork`.
 //!
-//! * [`send`], [`receive`]: the two directions; [`left`]: what is left to read.
+//! * [`send`], [`receive`]: the two directions; [`left`]: counts of unread bytes (`TCP_INQ`).
 //! * [`switch`]: moving to rings and back; [`relayed`]: what is different where a relay is between the two processes.
 //! * [`inherited`]: connections that a fork has shared; [`holders`]: how many processes have one.
 //! * [`reported`]: what others may know of it.
@@ -29,7 +29,6 @@ mod wait;
 
 pub(crate) use inherited::decide;
 pub(crate) use locks::{Locks, LocksArea};
-pub(crate) use switch::borrow;
 pub(crate) use wait::{Deadline, Way, own_waiter, spin};
 
 use crate::epoll::Epoll;

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::atomic::Ordering;
 
-/// Where the next bytes come from: TCP, the ring, or TCP again.
+/// Sources of a direction's bytes, in their order: TCP, the ring, TCP again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Source {
     BeforeRing,
@@ -49,9 +49,12 @@ impl Stream {
             let failed = match received {
                 Ok(received) => {
                     done += received;
+                    if received == 0 || done == total {
+                        return Ok(done);
+                    }
                     let before = std::mem::replace(&mut source, self.source());
                     is_next_source = source != before && flags & libc::MSG_PEEK == 0;
-                    if received == 0 || done == total || !wants_all && !is_next_source {
+                    if !wants_all && !is_next_source {
                         return Ok(done);
                     }
                     continue;
@@ -71,7 +74,7 @@ impl Stream {
         }
     }
 
-    /// Of a relayed one always the same: its ring and TCP are two ways through a network, and a call need not wait for both.
+    /// Source of the next bytes. Of a relayed stream always the same: its ring and TCP are two ways through a network, and a call need not wait for both.
     fn source(&self) -> Source {
         let Some(channel) = self.channel().filter(|channel| !channel.is_relayed()) else { return Source::BehindRing };
         let input = channel.input();

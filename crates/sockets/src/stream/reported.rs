@@ -1,7 +1,7 @@
 //! Streams as others may know them: `rdmesh sockets` lists them.
 
-use super::switch::borrow;
 use super::{Channel, Stream};
+use crate::kernel::borrow;
 use rdmesh_streams::report::{Connection, Path, Reason};
 use rdmesh_streams::ring::Ring;
 use rustix::net::{getpeername, getsockname};

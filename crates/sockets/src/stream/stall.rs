@@ -1,5 +1,5 @@
-//! Readers that stand still while their ring is full. By TCP their bytes would lie in its buffers, which are longer than a ring, and
-//! two programs that send to each other before they read would go on. So such a direction goes back to TCP.
+//! Stalled directions: where a ring stays full and its reader takes nothing, the direction goes back to TCP, whose buffers are longer
+//! than a ring. Two programs that send to each other before they read would otherwise wait for each other for ever.
 
 use super::{Channel, Stream};
 use crate::spin::now;

@@ -2,7 +2,7 @@
 
 use super::relayed::{Look, WAY_BACK, WayBack};
 use super::{Channel, ENDED, FIN, Stream};
-use crate::kernel;
+use crate::kernel::{self, borrow};
 use crate::process::Link;
 use crate::spin::now;
 use rdmesh_preload::settings::settings;
@@ -13,7 +13,7 @@ use rdmesh_streams::report::Reason;
 use rdmesh_streams::ring::layout::{RING, SLOT};
 use rdmesh_streams::ring::{Piece, Ring, Slot};
 use rdmesh_uverbs::shared::SharedMemory;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -410,12 +410,6 @@ pub(super) fn send_all(fd: c_int, bytes: &mut [u8]) -> Result<(), Errno> {
         }
     }
     Ok(())
-}
-
-#[allow(unsafe_code)]
-pub(crate) fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
-    // SAFETY: the program's descriptor, open during its call.
-    unsafe { BorrowedFd::borrow_raw(fd) }
 }
 
 /// Calls on a connection after which its other end is taken to be without this library.
