@@ -200,20 +200,21 @@ fn wire_table(contexts: &[ContextInfo]) -> Table {
 
 /// Queue pairs with congestion control; none where nothing goes to other hosts.
 fn congestion_table(contexts: &[ContextInfo]) -> Option<Table> {
+    let controlled = |c: &ContextInfo| -> Vec<(i32, u32, CongestionInfo)> {
+        c.qps.iter().filter_map(|qp| Some((c.pid, qp.qpn, qp.congestion?))).collect()
+    };
+    let controlled: Vec<_> = contexts.iter().flat_map(controlled).collect();
     let mut table = Table::new(&["PID", "QP", "CONGESTION CONTROL", "WINDOW", "ROUND TRIP"]);
-    let mut is_empty = true;
-    for (pid, qp) in contexts.iter().flat_map(|c| c.qps.iter().map(|qp| (c.pid, qp))) {
-        let Some(CongestionInfo { control, window, round_trip_seconds }) = qp.congestion else { continue };
-        is_empty = false;
+    for (pid, qpn, CongestionInfo { control, window, round_trip_seconds }) in &controlled {
         table.row([
             pid.to_string(),
-            format!("{:#08x}", qp.qpn),
+            format!("{qpn:#08x}"),
             control.name().to_owned(),
             format!("{window} packets"),
             round_trip_seconds.map_or_else(|| "-".to_owned(), |time| format!("{:.1} us", time * 1e6)),
         ]);
     }
-    (!is_empty).then_some(table)
+    (!controlled.is_empty()).then_some(table)
 }
 
 /// Lanes that work, of all.

@@ -165,7 +165,7 @@ pub struct LaneCounts {
 /// Congestion control of a connection, as it is now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CongestionState {
-    /// As was chosen. Towards external peers it is DCQCN, which [`CongestionControl::Window`] becomes by their notifications.
+    /// The algorithm. [`CongestionControl::Window`] stands for DCQCN too, which external peers' congestion notifications add to it.
     pub control: CongestionControl,
     /// Packets that may be on their way.
     pub window: u32,

@@ -35,9 +35,9 @@ pub enum PageError {
     /// The port cannot be had.
     #[error("cannot serve the page on {address}: {source}")]
     Bind {
-        /// Where.
+        /// Loopback address and port that were asked for.
         address: SocketAddr,
-        /// The cause.
+        /// Error of `bind(2)`.
         source: io::Error,
     },
     /// The process lacks something that a server needs.

@@ -1,4 +1,4 @@
-//! What the page shows, as one answer.
+//! Snapshot of a router: all that the page shows, as one JSON answer.
 
 use axum::Json;
 use axum::extract::State;

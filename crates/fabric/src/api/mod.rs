@@ -392,7 +392,7 @@ pub struct QpInfo {
 /// Congestion control of a queue pair's requests to another host, as it is now.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct CongestionInfo {
-    /// What decides how much may be on its way.
+    /// The algorithm, which sets the window.
     pub control: CongestionControl,
     /// Packets that may be on their way.
     pub window: u32,
@@ -413,7 +413,7 @@ pub enum CongestionControl {
 }
 
 impl CongestionControl {
-    /// As it is listed.
+    /// Name in listings, as in JSON.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Window => "window",

@@ -114,7 +114,7 @@ impl Congestion {
         }
     }
 
-    /// What was chosen.
+    /// The algorithm that was chosen for the connection.
     pub(crate) fn control(&self) -> CongestionControl {
         match self {
             Self::Dcqcn(_) => CongestionControl::Window,
