@@ -258,8 +258,9 @@ fn a_write_to_a_closed_end_is_taken_once_as_by_tcp() {
         let mut on_rings = 0;
         for _ in 0..rounds(5, 100) {
             let mut server = ends.serve(&streams(&["part", &port]));
-            let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port, most])).ok();
-            assert!(output.text.contains("the end is right"), "{options:?}: {}", output.text);
+            let output = ends.ask(&streams(&["outlive", "10.7.0.2", &port, most]));
+            let is_right = output.status.success() && output.text.contains("the end is right");
+            assert!(is_right, "{options:?}: {}\nthe server: {}", output.text, server.text());
             on_rings += usize::from(output.text.contains("on rings"));
             server.terminate(Duration::from_secs(10));
         }
