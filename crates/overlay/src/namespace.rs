@@ -122,6 +122,11 @@ impl NamespaceId {
         Some(Self { device: metadata.dev(), inode: metadata.ino() })
     }
 
+    /// Its inode number; the next namespace may have it once this one has ended.
+    pub fn inode(self) -> u64 {
+        self.inode
+    }
+
     /// Processes whose main thread is in the namespace, by number and name: `123 python3`.
     pub fn processes(self) -> Vec<String> {
         let inside = |pid: &u32| Self::of(Path::new(&format!("/proc/{pid}/ns/net"))) == Some(self);

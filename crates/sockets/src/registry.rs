@@ -61,7 +61,7 @@ impl Registry {
     pub(crate) fn open() -> Option<Self> {
         let namespace = stat("/proc/thread-self/ns/net").ok()?.st_ino;
         let user = rustix::process::geteuid();
-        let path = format!("/dev/shm/rdmesh-sockets.{}.{namespace}", user.as_raw());
+        let path = rdmesh_streams::table::path(user.as_raw(), namespace);
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = OwnFd::new(openat(CWD, path, flags, Mode::RUSR | Mode::WUSR).ok()?);
         let found = fstat(&file).ok()?;

@@ -8,6 +8,7 @@
 //! * [`message`]: what is said on the Unix socket between them.
 //! * [`report`]: what a process tells of its connections.
 //! * [`peer`]: the process at the other end, as far as it can be woken.
+//! * [`table`]: where processes of one network namespace find each other.
 
 pub mod ends;
 pub mod inbox;
@@ -15,6 +16,7 @@ pub mod message;
 pub mod peer;
 pub mod report;
 pub mod ring;
+pub mod table;
 
 /// Name of a relay's socket in an endpoint's directory.
 pub const RELAY_NAME: &str = "streams.sock";

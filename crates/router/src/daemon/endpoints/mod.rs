@@ -520,8 +520,14 @@ impl Endpoints {
         self.sessions.remove_endpoint(removed.id);
         self.policies.forget(&key.network, &key.name);
         let info = removed.info();
+        let namespace = removed.namespace.as_deref().and_then(NamespaceId::of);
         drop(removed);
         self.forget(&info.endpoint)?;
+        if let Some(id) = namespace.filter(|_| info.endpoint.isolation == Isolation::Namespace)
+            && let Err(error) = rdmesh_streams::table::remove_all(id.inode())
+        {
+            tracing::warn!(%error, name = %key.name, "removing what accelerated programs left in shared memory");
+        }
         tracing::info!(network = %key.network, name = %key.name, "endpoint removed");
         Ok(info)
     }
