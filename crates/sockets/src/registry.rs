@@ -9,7 +9,8 @@
 use rdmesh_preload::OwnFd;
 use rdmesh_streams::ends::Ends;
 use rdmesh_streams::report::{NAME_PREFIX, REPORT_SUFFIX};
-use rustix::fs::{CWD, Mode, OFlags, fstat, ftruncate, openat, stat};
+use rustix::fs::{CWD, FallocateFlags, Mode, OFlags, fallocate, fstat, ftruncate, openat, stat};
+use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{MapFlags, ProtFlags, mmap};
 use rustix::process::{Pid, test_kill_process};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,7 +23,12 @@ pub(crate) struct ProcessName {
 }
 
 /// The mapped table.
-pub(crate) struct Registry(&'static [Entry; ENTRIES]);
+pub(crate) struct Registry {
+    entries: &'static [Entry; ENTRIES],
+    file: OwnFd,
+    /// Blocks of the file that have memory, one bit each.
+    backed: [AtomicU64; BLOCKS / 64],
+}
 
 #[repr(C)]
 struct Entry {
@@ -52,7 +58,7 @@ impl ProcessName {
 
     fn is_alive(self) -> bool {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+        pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 }
 
@@ -75,7 +81,7 @@ impl Registry {
             mmap(std::ptr::null_mut(), BYTES, prot, MapFlags::SHARED, &file, 0).ok()?
         };
         // SAFETY: as long as the array, aligned to a page, never unmapped; atomics, for which every content is valid.
-        Some(Self(unsafe { &*base.cast() }))
+        Some(Self { entries: unsafe { &*base.cast() }, file, backed: [const { AtomicU64::new(0) }; BLOCKS / 64] })
     }
 
     /// Enters a connection that process `name` has accepted. False where there is no room.
@@ -88,8 +94,8 @@ impl Registry {
             is_free && entry.key.compare_exchange(before, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
         // Free ones first: whether a process is alive costs a system call.
-        let free = || self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == 0 && claim(entry));
-        let Some(entry) = free().or_else(|| self.places(key).find(|entry| claim(entry))) else { return false };
+        let free = self.places(key).find(|entry| entry.key.load(Ordering::Relaxed) == 0 && claim(entry));
+        let Some(entry) = free.or_else(|| self.places(key).find(|entry| claim(entry))) else { return false };
         entry.name.store(name.word(), Ordering::Release);
         entry.key.store(key, Ordering::Release);
         true
@@ -113,14 +119,34 @@ impl Registry {
         }
     }
 
+    /// Entries where a key may be, as far as they have memory.
     fn places(&self, key: u64) -> impl Iterator<Item = &Entry> {
-        (0..PROBES).map(move |n| &self.0[(key as usize).wrapping_add(n) % ENTRIES])
+        let numbers = (0..PROBES).map(move |n| (key as usize).wrapping_add(n) % ENTRIES);
+        numbers.filter(|&n| self.is_backed(n * size_of::<Entry>() / BLOCK)).map(|n| &self.entries[n])
+    }
+
+    /// Whether a block has memory, which it is given now unless it has. Whoever touches one that gets none, because `/dev/shm` is
+    /// full, ends by SIGBUS.
+    fn is_backed(&self, block: usize) -> bool {
+        let (word, bit) = (&self.backed[block / 64], 1 << (block % 64));
+        if word.load(Ordering::Relaxed) & bit != 0 {
+            return true;
+        }
+        let give = || fallocate(&self.file, FallocateFlags::empty(), (block * BLOCK) as u64, BLOCK as u64);
+        let is_given = retry_on_intr(give).is_ok();
+        if is_given {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        is_given
     }
 }
 
 const ENTRIES: usize = 1 << 16;
 const PROBES: usize = 16;
 const BYTES: usize = ENTRIES * size_of::<Entry>();
+/// Bytes that are given memory at once.
+const BLOCK: usize = 4096;
+const BLOCKS: usize = BYTES / BLOCK;
 /// `S_IFREG` (stat.h).
 const REGULAR: u32 = 0o100_000;
 /// Key of an entry that is being written; no hash is that.

@@ -1,7 +1,8 @@
 //! The cases of `tests/programs/sockets`, each in a process of its own.
 
-use crate::{accelerated, rounds, run};
-use rdmesh_tests::socket_cases;
+use crate::{LIMIT, accelerated, rounds, run};
+use rdmesh_tests::{Endpoint, Lab, socket_cases, until};
+use std::path::Path;
 use std::process::Command;
 
 /// How far a run is accelerated: calls before connections move to rings, and what the cases are to find.
@@ -63,4 +64,31 @@ fn all_cases_hold_on_tcp_with_and_without_the_library() {
 fn all_cases_hold_on_rings_from_any_call_on() {
     let rounds = rounds(1, 20);
     all_hold((0..rounds).flat_map(|_| [0, 1, 3, 7].map(Mode::After)));
+}
+
+/// In many containers `/dev/shm` is small, and the table by which programs find each other lies there.
+#[test]
+fn connections_stay_on_tcp_where_shared_memory_is_full() {
+    let script = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero >/dev/shm/full && exec \"$@\"";
+    for case in ["bytes_both_ways", "many_streams"] {
+        let accelerated = Mode::After(0).command(case);
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", script, "sh"]).arg(accelerated.get_program());
+        command.args(accelerated.get_args()).env("RDMESH_UPGRADE", "0").env("SOCKETS_EXPECT", "tcp");
+        run(command).ok();
+    }
+}
+
+/// The table of an endpoint's programs goes with the endpoint.
+#[test]
+fn nothing_is_left_in_shared_memory() {
+    let lab = Lab::start();
+    let endpoint = Endpoint::at("server", "blue", "10.7.0.2").with(&["--accel"]);
+    let script = "RDMESH_UPGRADE=0 SOCKETS_EXPECT=rings \"$0\" many_streams && stat -Lc 'is in %i' /proc/self/ns/net && ls /dev/shm";
+    let program = socket_cases();
+    let output = lab.run_in(&endpoint, LIMIT, &["sh", "-c", script, program.to_str().expect("a path")]).ok();
+    let namespace = output.text.lines().find_map(|line| line.strip_prefix("is in ")).expect("a number");
+    let table = format!("rdmesh-sockets.{}.{namespace}", rustix::process::geteuid().as_raw());
+    assert!(output.text.contains(&table), "{}", output.text);
+    until(LIMIT, "the table has gone", || (!Path::new("/dev/shm").join(&table).exists()).then_some(()));
 }
