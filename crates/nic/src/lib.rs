@@ -65,4 +65,4 @@ pub use path::{
     Network, Opened, Origin, Path, Peers, ROCE_PORT, Route, Routes, TUNNEL_PORT, Target, Train, Transmits,
 };
 pub use timer::Time;
-pub use transport::MOST_LANES;
+pub use transport::{LEAST_SILENCE, MOST_LANES};

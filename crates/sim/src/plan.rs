@@ -3,8 +3,8 @@
 
 use crate::chance::{Chance, Stream};
 use crate::link::LinkPlan;
-use rdmesh_nic::{CongestionControl, LossRecovery, NativeConfig};
-use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni};
+use rdmesh_nic::{CongestionControl, LEAST_SILENCE, LossRecovery, NativeConfig};
+use rdmesh_verbs::{Gid, Mtu, Psn, QpType, Vni, ack_timeout};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// A whole run.
@@ -105,6 +105,14 @@ pub struct PairPlan {
     pub weights: [u32; KINDS],
     /// Largest message.
     pub largest: u64,
+}
+
+impl PairPlan {
+    /// Nanoseconds in which all retries are over, IBA's four ACK time-outs for each of them.
+    pub(crate) fn retry_time(&self) -> u64 {
+        let timeout = ack_timeout(self.timeout).map_or(0, |timeout| (timeout * 4).max(LEAST_SILENCE).as_nanos() as u64);
+        timeout * (u64::from(self.retry) + 2)
+    }
 }
 
 /// Kinds of requests that a program chooses from: SEND, WRITE, WRITE with immediate, READ, add, swap, atomic write, FLUSH,

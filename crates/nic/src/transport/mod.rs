@@ -13,6 +13,7 @@ pub(crate) mod roce;
 
 pub use native::MOST_LANES;
 pub(crate) use qp::{Env, Qp};
+pub use roce::LEAST_SILENCE;
 
 use alloc::boxed::Box;
 

@@ -3,7 +3,7 @@
 use super::{Check, End, Kind, Model, WindowState, violated};
 use crate::coverage::Seen;
 use rdmesh_nic::Time;
-use rdmesh_verbs::{Completion, QpType, WcOpcode, WcStatus, ack_timeout};
+use rdmesh_verbs::{Completion, QpType, WcOpcode, WcStatus};
 
 impl Model {
     /// Checks the completion of a request of `end`.
@@ -130,9 +130,7 @@ impl Model {
         if this.flow.ops.get(this.flow.executed).is_some_and(|op| op.fault.is_some()) {
             return true;
         }
-        let retry_time =
-            ack_timeout(this.plan.timeout).map_or(0, |t| t.as_nanos() as u64) * 4 * (u64::from(this.plan.retry) + 2);
-        self.lossy && self.healed.is_none_or(|healed| now.0 <= healed.0 + retry_time)
+        self.lossy && self.healed.is_none_or(|healed| now.0 <= healed.0 + this.plan.retry_time())
     }
 }
 

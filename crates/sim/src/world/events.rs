@@ -4,9 +4,9 @@ use super::serve::Host;
 use super::{Happening, World};
 use crate::coverage::Seen;
 use crate::model::{Check, violated};
-use crate::plan::{FaultPlan, HostPlan};
+use crate::plan::{FaultPlan, HostPlan, PairPlan};
 use rdmesh_nic::{Engine, Time};
-use rdmesh_verbs::{AttrMask, Psn, QpAttr, QpState, ack_timeout};
+use rdmesh_verbs::{AttrMask, Psn, QpAttr, QpState};
 
 impl World {
     pub(super) fn fault(&mut self, fault: FaultPlan) -> Check {
@@ -104,9 +104,7 @@ impl World {
 
     /// Time at which everything must be done: the longest retry time, twice, and some time for the programs.
     pub(super) fn deadline(&self) -> Time {
-        let retry_time =
-            |timeout, retry: u8| ack_timeout(timeout).map_or(0, |t| t.as_nanos() as u64) * 4 * (u64::from(retry) + 2);
-        let longest = self.plan.pairs.iter().map(|pair| retry_time(pair.timeout, pair.retry)).max().unwrap_or(0);
+        let longest = self.plan.pairs.iter().map(PairPlan::retry_time).max().unwrap_or(0);
         Time(self.plan.heal + 2 * longest + 2_000_000_000)
     }
 

@@ -177,7 +177,7 @@ fn a_peer_that_was_not_told_runs_into_its_time_out() {
     world.settle();
     assert_eq!((world.state(&a), world.state(&b)), (QpState::Rts, QpState::Error));
     world.post(&a, wr(3, SendOp::Send { imm: None }, &[a.sge(0, 8)]));
-    world.run_until(crate::timer::Time(1_000_000_000));
+    world.run_until(crate::timer::Time(2_000_000_000));
     assert_eq!(a.done(), Some((3, WcStatus::RetryExceeded)));
 }
 

@@ -155,7 +155,7 @@ fn what_had_arrived_is_acknowledged_even_when_its_receiver_has_gone() {
         assert_eq!(a.done(), Some((1, WcStatus::Success)));
         // A later message is neither executed nor answered.
         world.post(&a, wr(2, SendOp::Send { imm: None }, &[]));
-        world.run_until(Time(world.now.0 + 1_000_000_000));
+        world.run_until(Time(world.now.0 + 2_000_000_000));
         assert_eq!(a.done(), Some((2, WcStatus::RetryExceeded)));
     }
 }
@@ -271,7 +271,7 @@ fn silence_ends_in_an_error_whatever_was_sent() {
         world.lose = Box::new(|_, _| true);
         let (a, b) = world.pair(Setup::default());
         world.post(&a, wr(1, write(&b, 0), &[a.sge(0, packets * 1024)]));
-        world.run_until(Time(1_000_000_000));
+        world.run_until(Time(2_000_000_000));
         assert_eq!(a.done(), Some((1, WcStatus::RetryExceeded)), "{packets} packets");
         assert_eq!(counters(&mut world, &a).retries, 3);
     }

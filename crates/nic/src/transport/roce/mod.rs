@@ -16,6 +16,7 @@ mod time_wait;
 mod transmit;
 
 pub(crate) use connection::Connection;
+pub use requester::LEAST_SILENCE;
 pub(crate) use time_wait::TimeWait;
 
 use crate::device::{Context, Outputs};

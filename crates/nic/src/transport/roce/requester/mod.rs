@@ -15,6 +15,8 @@ mod packets;
 mod selective;
 mod timers;
 
+pub use timers::LEAST_SILENCE;
+
 use crate::command::CongestionState;
 use crate::congestion::{Congestion, Controller, Hop, Rtt};
 use crate::path::{Lane, Transmits};

@@ -46,7 +46,7 @@ impl<P: Platform> Requester<'_, P> {
         }
     }
 
-    /// The peer was silent for the ACK time-out (IBA 9.7.6.1.3).
+    /// The peer was silent for the ACK time-out (IBA 9.7.6.1.3), and long enough for a router that waits for a processor.
     fn retry(&mut self) {
         self.qp.counters.retries += 1;
         if self.qp.send.retries_left == 0 {
@@ -89,7 +89,7 @@ impl<P: Platform> Requester<'_, P> {
         }
         requester.timers.set(Timer::Probe, now.after(requester.probe_delay(timeout)));
         if let Some(timeout) = timeout.filter(|_| !requester.timers.is_set(Timer::Retry)) {
-            requester.timers.set(Timer::Retry, now.after(timeout));
+            requester.timers.set(Timer::Retry, now.after(timeout.max(LEAST_SILENCE)));
         }
         self.rearm();
     }
@@ -132,5 +132,9 @@ impl RequesterState {
 }
 
 const LEAST_TIMEOUT: Duration = Duration::from_millis(2);
+/// Least silence between hosts that counts as a retry. What is lost is sent again after a round trip or two; this only decides that a peer is
+/// gone. Where all processors are busy, Linux may leave a thread that is to run waiting for seconds. A ConnectX-4 has about the same
+/// ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
+pub const LEAST_SILENCE: Duration = Duration::from_millis(500);
 const MOST_DOUBLINGS: u32 = 12;
 const MOST_DELAY: Duration = Duration::from_secs(1);
