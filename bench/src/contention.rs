@@ -131,4 +131,4 @@ pub(crate) fn busy_loop() -> Program {
 const SERVER: &str = "10.7.0.2";
 const CLIENT: &str = "10.7.0.3";
 /// Megabytes in one of perftest's (2^20 bytes).
-const MIB: f64 = 1.048_576;
+pub(crate) const MIB: f64 = 1.048_576;

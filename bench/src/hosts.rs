@@ -3,7 +3,7 @@
 use crate::perftest::Perftest;
 use crate::results::{Results, Unit};
 use crate::tcp::{self, Side};
-use crate::{crc, device, setup};
+use crate::{crc, device, processor, setup};
 use rdmesh_tests::{Hosts, Options, Program};
 use std::process::Command;
 
@@ -52,9 +52,14 @@ impl Wire {
         format!("-m {}", self.packet)
     }
 
+    /// Two hosts with this wire between them.
+    pub(crate) fn site(&self) -> String {
+        format!("two hosts, MTU {}", self.mtu)
+    }
+
     /// Name of a group of figures on this wire.
     pub(crate) fn group(&self, what: &str) -> String {
-        format!("two hosts, {}", self.label(what))
+        format!("{}: {what}", self.site())
     }
 
     /// The same where it is known that there are two hosts.
@@ -114,6 +119,7 @@ pub(crate) fn measure(results: &mut Results, effort: f64, mode: &str) {
         let bench = Bench { hosts, wire, effort };
         bench.tcp(results);
         bench.bandwidths(results);
+        processor::measure(results, &wire.group(processor::GROUP), &bench.hosts.pair(), &wire.options(), effort);
         if bench.is_whole() {
             bench.messages(results);
         }

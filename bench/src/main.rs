@@ -19,6 +19,7 @@ mod perftest;
 mod pingpong;
 mod policies;
 mod pools;
+mod processor;
 mod registration;
 mod report;
 mod results;

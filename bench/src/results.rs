@@ -34,6 +34,9 @@ pub(crate) enum Unit {
     /// 1024 bytes.
     #[serde(rename = "KiB")]
     Kibibytes,
+    /// Seconds of processors for 10^9 bytes.
+    #[serde(rename = "s/GB")]
+    SecondsPerGigabyte,
     /// Events for each message.
     #[serde(rename = "1/message")]
     PerMessage,
@@ -53,6 +56,7 @@ impl Unit {
             Self::PerSecond => "/s",
             Self::Kibibytes => "KiB",
             Self::PerMessage => "/message",
+            Self::SecondsPerGigabyte => "s/GB",
         }
     }
 }

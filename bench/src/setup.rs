@@ -11,6 +11,7 @@ pub(crate) const CONNECTIONS: &str = "rdmesh, rdma_cm";
 pub(crate) const QUEUE_PAIRS: &str = "rdmesh, queue pairs";
 /// Names of figures.
 pub(crate) const RATE: &str = "connections made, used and ended";
+pub(crate) const ESTABLISHED: &str = "from rdma_create_id to ESTABLISHED";
 pub(crate) const LATENCY: &str = "SEND, half round trip, all of 10000 connected";
 pub(crate) const FIRST_LATENCY: &str = "SEND, half round trip, 2 of 10000 connected";
 pub(crate) const MEMORY: &str = "router's memory for each of 10000";
@@ -23,7 +24,7 @@ pub(crate) fn connections(results: &mut Results, group: &str, pair: &Pair<'_>, c
     let text = connect(pair, connections, 32);
     results.add(group, RATE, Unit::PerSecond, figure(&text, "rate"));
     let time = established(pair, connections / 10);
-    results.add(group, "from rdma_create_id to ESTABLISHED", Unit::Microseconds, time);
+    results.add(group, ESTABLISHED, Unit::Microseconds, time);
 }
 
 /// Time from the creation of an identifier to its connection, of `connections` one after another, in microseconds.
