@@ -171,7 +171,7 @@ part_docker() {
 part_page() {
     need run test page
     build_product tested
-    run_tests page
+    run_tests page dashboard
 }
 
 part_hostile() {
