@@ -11,15 +11,22 @@ pub fn path(user: u32, namespace: u64) -> PathBuf {
 /// Removes the tables of all users for a network namespace that has ended. Its number may come again.
 pub fn remove_all(namespace: u64) -> io::Result<()> {
     let suffix = format!(".{namespace}");
-    for entry in std::fs::read_dir(FOLDER)? {
+    for entry in if_there(std::fs::read_dir(FOLDER))?.into_iter().flatten() {
         let entry = entry?;
         let name = entry.file_name();
         let user = name.to_str().and_then(|name| name.strip_prefix(PREFIX)?.strip_suffix(&suffix));
         if user.is_some_and(|user| user.parse::<u32>().is_ok()) {
-            std::fs::remove_file(entry.path())?;
+            if_there(std::fs::remove_file(entry.path()))?;
         }
     }
     Ok(())
+}
+
+fn if_there<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
 }
 
 const FOLDER: &str = "/dev/shm";
