@@ -132,9 +132,9 @@ impl RequesterState {
 }
 
 const LEAST_TIMEOUT: Duration = Duration::from_millis(2);
-/// Least silence between hosts that counts as a retry. What is lost is sent again after a round trip or two; this only decides that a peer is
-/// gone. Where all processors are busy, Linux may leave a thread that is to run waiting for seconds. A ConnectX-4 has about the same
-/// ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
+/// Least silence between hosts that counts as a retry. What is lost is sent again after a round trip or two; this only decides
+/// that a peer is gone. Where all processors are busy, Linux may leave a thread that is to run waiting for seconds. NICs have
+/// a least value, too ("Pitfalls of InfiniBand with On-Demand Paging", ISPASS 2021).
 pub const LEAST_SILENCE: Duration = Duration::from_millis(500);
 const MOST_DOUBLINGS: u32 = 12;
 const MOST_DELAY: Duration = Duration::from_secs(1);
