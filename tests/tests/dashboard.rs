@@ -1,4 +1,4 @@
-//! `docs/grafana.json`: every query of the dashboard, asked of a Prometheus that reads two routers.
+//! `docs/grafana.json`: every query of the dashboard, asked of a Prometheus that reads a router.
 
 use rdmesh_tests::{Endpoint, Hosts, Options, Program, helper, root, until};
 use serde_json::Value;
