@@ -1,5 +1,6 @@
 //! Latency and bandwidth under processor contention: every processor also runs a program that computes without end.
 
+use crate::perftest::MIB;
 use crate::results::{Results, Unit};
 use crate::tcp::{self, Tcp};
 use crate::{device, hosts};
@@ -130,5 +131,3 @@ pub(crate) fn busy_loop() -> Program {
 
 const SERVER: &str = "10.7.0.2";
 const CLIENT: &str = "10.7.0.3";
-/// Megabytes in one of perftest's (2^20 bytes).
-pub(crate) const MIB: f64 = 1.048_576;

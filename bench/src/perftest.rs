@@ -102,4 +102,4 @@ pub(crate) const WRITE_LATENCY: &str = "WRITE, half round trip";
 
 const OPERATIONS: [(&str, &str); 3] = [(WRITE, "ib_write_bw"), (SEND, "ib_send_bw"), (READ, "ib_read_bw")];
 /// Megabytes in one of perftest's (2^20 bytes).
-const MIB: f64 = 1.048_576;
+pub(crate) const MIB: f64 = 1.048_576;

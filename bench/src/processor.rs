@@ -1,6 +1,8 @@
 //! Processor time of the whole machine for each gigabyte that goes from one host to the other: of programs, routers and kernel.
 
-use crate::contention;
+use crate::device::{READ, WRITE};
+use crate::hosts::VXLAN;
+use crate::perftest::MIB;
 use crate::results::{Results, Unit};
 use crate::tcp::{self, Tcp};
 use rdmesh_tests::Pair;
@@ -8,12 +10,8 @@ use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Group of these figures on a wire.
+/// Group of these figures on a wire, which have the names of groups: what carries the messages.
 pub(crate) const GROUP: &str = "processor time by gigabyte, 1 MB messages";
-/// Names of figures.
-pub(crate) const VXLAN: &str = "kernel TCP over VXLAN";
-pub(crate) const WRITE: &str = "rdmesh WRITE";
-pub(crate) const READ: &str = "rdmesh READ";
 
 /// Measures TCP, WRITEs and READs between two endpoints. `options` are perftest's.
 pub(crate) fn measure(results: &mut Results, group: &str, pair: &Pair<'_>, options: &str, effort: f64) {
@@ -28,7 +26,7 @@ pub(crate) fn measure(results: &mut Results, group: &str, pair: &Pair<'_>, optio
     for (name, program) in [(WRITE, "ib_write_bw"), (READ, "ib_read_bw")] {
         let run = || pair.bandwidth(program, &format!("-s 1048576 -D {} {options}", seconds as u64))[0].figures[1];
         let (mebibytes, busy) = beside(seconds, run);
-        add(name, mebibytes * contention::MIB, busy);
+        add(name, mebibytes * MIB, busy);
     }
 }
 
