@@ -26,6 +26,7 @@ use rdmesh_fabric::{
 };
 use rdmesh_overlay::{Errors, NamespaceId, Overlay};
 use rdmesh_relay::Relays;
+use rdmesh_streams::table;
 use rdmesh_uverbs::session::SOCKET_NAME;
 use rdmesh_verbs::Vni;
 use std::collections::BTreeMap;
@@ -523,10 +524,8 @@ impl Endpoints {
         let namespace = removed.namespace.as_deref().and_then(NamespaceId::of);
         drop(removed);
         self.forget(&info.endpoint)?;
-        if let Some(id) = namespace.filter(|_| info.endpoint.isolation == Isolation::Namespace)
-            && let Err(error) = rdmesh_streams::table::remove_all(id.inode())
-        {
-            tracing::warn!(%error, name = %key.name, "removing what accelerated programs left in shared memory");
+        if info.endpoint.isolation == Isolation::Namespace {
+            remove_tables(namespace);
         }
         tracing::info!(network = %key.network, name = %key.name, "endpoint removed");
         Ok(info)
@@ -548,6 +547,14 @@ impl Endpoints {
 
     fn attached(&self) -> MutexGuard<'_, Attached> {
         self.attached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Removes the tables of accelerated programs in `/dev/shm` that are of a namespace which the router has ended.
+fn remove_tables(namespace: Option<NamespaceId>) {
+    let removed = namespace.map_or(Ok(()), |namespace| table::remove_all(namespace.inode()));
+    if let Err(error) = removed {
+        tracing::warn!(%error, "cannot remove what accelerated programs have left in /dev/shm");
     }
 }
 

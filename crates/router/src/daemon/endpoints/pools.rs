@@ -5,7 +5,7 @@
 
 use super::confined;
 use super::members::Members;
-use super::{Attached, AttachedEndpoint, EndpointId, Endpoints};
+use super::{Attached, AttachedEndpoint, EndpointId, Endpoints, remove_tables};
 use crate::daemon::error::HostError;
 use crate::daemon::full_name::FullName;
 use crate::daemon::owners::Owners;
@@ -16,7 +16,7 @@ use rdmesh_fabric::{
     Acquisition, Endpoint, EndpointRequest, InterfaceName, Isolation, JoinPool, Labels, Name, Network, Pool,
     RegistryError, Validate,
 };
-use rdmesh_overlay::{Errors, check_confinement};
+use rdmesh_overlay::{Errors, NamespaceId, check_confinement};
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::PoisonError;
@@ -280,6 +280,7 @@ impl Pools<'_> {
         let Some(members) = attached.pools.remove(key) else { return Ok(()) };
         let names: Vec<Name> = members.all().cloned().collect();
         let first = members.first.as_ref().and_then(|(name, _)| attached.endpoints.get(&key.beside(name.clone())));
+        let namespace = first.and_then(|first| NamespaceId::of(first.namespace.as_deref()?));
         // The interface goes first, with the addresses of all.
         let unlinked = match (first.map(|first| first.endpoint.clone()), &self.endpoints.overlay) {
             (Some(first), Some(overlay)) => overlay.remove_endpoint(&first).map_err(HostError::from),
@@ -287,6 +288,7 @@ impl Pools<'_> {
         };
         let removed = self.remove_members(attached, &key.network, &names);
         self.forget_library(key);
+        remove_tables(namespace);
         Errors::all([unlinked, removed, Ok(self.endpoints.registry.forget_pool(&key.network, &key.name)?)])
     }
 
