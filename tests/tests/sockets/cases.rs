@@ -1,7 +1,7 @@
 //! The cases of `tests/programs/sockets`, each in a process of its own.
 
 use crate::{LIMIT, accelerated, rounds, run};
-use rdmesh_tests::{Endpoint, Lab, socket_cases, until};
+use rdmesh_tests::{Lab, Program, socket_cases, until};
 use std::path::Path;
 use std::process::Command;
 
@@ -68,27 +68,37 @@ fn all_cases_hold_on_rings_from_any_call_on() {
 
 /// In many containers `/dev/shm` is small, and the table by which programs find each other lies there.
 #[test]
-fn connections_stay_on_tcp_where_shared_memory_is_full() {
+fn a_full_folder_of_shared_memory_ends_no_program() {
     let script = "mount -t tmpfs -o size=4k none /dev/shm && head -c 4096 /dev/zero >/dev/shm/full && exec \"$@\"";
     for case in ["bytes_both_ways", "many_streams"] {
-        let accelerated = Mode::After(0).command(case);
+        let accelerated = accelerated(&[socket_cases().into_os_string(), case.into()]);
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", script, "sh"]).arg(accelerated.get_program());
-        command.args(accelerated.get_args()).env("RDMESH_UPGRADE", "0").env("SOCKETS_EXPECT", "tcp");
+        // From the first call on the library looks for the other end.
+        command.args(accelerated.get_args()).env("RDMESH_UPGRADE", "0");
         run(command).ok();
     }
 }
 
-/// The table of an endpoint's programs goes with the endpoint.
+/// The table of programs goes with their endpoint, or with their pool.
 #[test]
 fn nothing_is_left_in_shared_memory() {
     let lab = Lab::start();
-    let endpoint = Endpoint::at("server", "blue", "10.7.0.2").with(&["--accel"]);
-    let script = "RDMESH_UPGRADE=0 SOCKETS_EXPECT=rings \"$0\" many_streams && stat -Lc 'is in %i' /proc/self/ns/net && ls /dev/shm";
-    let program = socket_cases();
-    let output = lab.run_in(&endpoint, LIMIT, &["sh", "-c", script, program.to_str().expect("a path")]).ok();
-    let namespace = output.text.lines().find_map(|line| line.strip_prefix("is in ")).expect("a number");
-    let table = format!("rdmesh-sockets.{}.{namespace}", rustix::process::geteuid().as_raw());
-    assert!(output.text.contains(&table), "{}", output.text);
-    until(LIMIT, "the table has gone", || (!Path::new("/dev/shm").join(&table).exists()).then_some(()));
+    lab.command(&["pool", "create", "fn", "--net", "blue", "--size", "1", "--rest", "0"]).ok();
+    for options in [&["--name", "server"][..], &["--pool", "fn"]] {
+        let mut run = lab.rdmesh();
+        run.args(["run", "--net", "blue", "--accel"]).args(options).args(["--", "sh", "-c", SHOW]).arg(socket_cases());
+        let output = Program::start(run).finish(LIMIT).ok();
+        let namespace = output.text.lines().find_map(|line| line.strip_prefix("is in ")).expect("a number");
+        let table = format!("rdmesh-sockets.{}.{namespace}", rustix::process::geteuid().as_raw());
+        assert!(output.text.contains(&table), "{}", output.text);
+        if options.contains(&"fn") {
+            lab.command(&["pool", "rm", "fn", "--net", "blue"]).ok();
+        }
+        until(LIMIT, "the table has gone", || (!Path::new("/dev/shm").join(&table).exists()).then_some(()));
+    }
 }
+
+/// Uses accelerated connections, and tells of the namespace and of what there is in shared memory.
+const SHOW: &str = "export RDMESH_UPGRADE=0 SOCKETS_EXPECT=rings; \"$0\" many_streams && \
+    stat -Lc 'is in %i' /proc/self/ns/net && ls /dev/shm";
