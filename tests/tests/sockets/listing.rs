@@ -28,17 +28,19 @@ for line in sys.stdin:
     print('done', flush=True)
 ";
 
-/// Asks a hundred times, says so, and holds the connection.
+/// Asks a hundred times and says so, again for each line `more`, and holds the connection.
 const CLIENT: &str = "
 import socket, sys
 s = socket.create_connection((sys.argv[1], int(sys.argv[2])))
-for n in range(100):
-    s.sendall(b'x' * 50)
-    got = 0
-    while got < 50:
-        got += len(s.recv(50 - got))
-print('asked', flush=True)
-sys.stdin.readline()
+while True:
+    for n in range(100):
+        s.sendall(b'x' * 50)
+        got = 0
+        while got < 50:
+            got += len(s.recv(50 - got))
+    print('asked', flush=True)
+    if sys.stdin.readline() != 'more\\n':
+        break
 while data := s.recv(4096):
     pass
 ";
@@ -97,10 +99,17 @@ fn each_connection_is_listed_with_its_path_and_the_reason() {
     let mut plain = Command::new("env");
     plain.arg("RDMESH=plain");
     // One after the other: the server's last connection is the accelerated one.
-    let clients = [plain, accelerated::<&str>(&[])].map(|command| {
+    let mut clients = [plain, accelerated::<&str>(&[])].map(|command| {
         let mut client = start(command, CLIENT, &["127.0.0.1", &own]);
         assert_eq!(client.next_line(LIMIT).trim(), "asked");
         client
+    });
+    // On a busy machine the ring may come late.
+    until(LIMIT, "a ring that carries data", || {
+        clients[1].say("more");
+        assert_eq!(clients[1].next_line(LIMIT).trim(), "asked");
+        let listed = list();
+        of(&rows(&listed, port), &clients[1])[0]["ring_bytes_out"].as_u64().filter(|bytes| *bytes >= 5000)
     });
     let listed = list();
     let found = rows(&listed, port);
@@ -109,9 +118,7 @@ fn each_connection_is_listed_with_its_path_and_the_reason() {
     let fast = of(&found, &clients[1])[0];
     assert_eq!((&fast["out"], &fast["in"], &fast["rings"]), (&"memory".into(), &"memory".into(), &1.into()), "{fast}");
     assert!(fast["reason"].is_null() && fast["endpoint"].is_null(), "{fast}");
-    // The first bytes went by TCP.
-    let bytes = fast["ring_bytes_out"].as_u64().expect("a number");
-    assert!((1000..5000).contains(&bytes) && fast["command"] == "python3", "{fast}");
+    assert_eq!(fast["command"], "python3", "{fast}");
     let slow = of(&found, &server).into_iter().find(|row| row["out"] == "tcp").expect("a connection on TCP");
     assert!(
         slow["reason"].as_str().is_some_and(|why| why.contains("calls") || why.contains("not been reached")),
