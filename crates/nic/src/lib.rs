@@ -55,8 +55,8 @@ pub use command::{
 pub use congestion::CongestionControl;
 pub use device::{Context, Event};
 pub use engine::{
-    AccessCounters, Budget, Config, Device, Engine, MadError, MovingDevice, Owners, ReceivedMad, RingRegion,
-    WireCounters,
+    AccessCounters, Budget, Config, Device, Engine, MadError, MovingDevice, Owners, PathProbes, ProbeError, ProbeReply,
+    ProbeRequest, ProbeState, ReceivedMad, RingRegion, WireCounters,
 };
 pub use numbers::Numbers;
 pub use packet::Packet;

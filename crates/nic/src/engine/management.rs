@@ -3,15 +3,16 @@
 //! No queue pair of a tenant has this number. The engine checks the form of a received datagram and that it came from the
 //! sender's host, and keeps it for the connection manager, which interprets it.
 
-use super::Engine;
+use super::probes::{PathProbes, Probes};
+use super::{Engine, WireCounters};
 use crate::capture::Captures;
 use crate::cm::Mad;
-use crate::device::{Context, Slab};
-use crate::path::{Envelope, Opened, flow};
+use crate::device::{Context, Outputs, Slab};
+use crate::path::{Envelope, Integrity, Opened, flow};
 use crate::path::{ExternalId, Network, Origin, Route, Routes, Transmits};
 use crate::platform::Platform;
 use crate::timer::Time;
-use crate::wire::{Header, Op, Service};
+use crate::wire::{Header, Op, Probe, Service};
 use alloc::collections::VecDeque;
 use core::convert::Infallible;
 use rdmesh_verbs::{AddressVector, Gid, Psn, Qkey, Qpn, Vni};
@@ -46,13 +47,14 @@ pub enum MadError {
 pub(super) struct Management {
     outgoing: VecDeque<(Envelope, [u8; MAD])>,
     received: VecDeque<ReceivedMad>,
+    probes: Probes,
     psn: Psn,
 }
 
 impl Management {
     /// Whether datagrams wait for [`Engine::poll_transmit`].
     pub(super) fn has_outgoing(&self) -> bool {
-        !self.outgoing.is_empty()
+        !self.outgoing.is_empty() || self.probes.has_outgoing()
     }
 
     /// Whether datagrams wait for [`Engine::poll_mad`].
@@ -76,7 +78,7 @@ impl Management {
             captures.sent(now, peer.vni, peer.ip.source_port, to, mark);
             sent += 1;
         }
-        sent
+        sent + self.probes.transmit(now, to, captures)
     }
 
     fn send(&mut self, mad: &Mad, routes: &Routes) -> Result<(), MadError> {
@@ -121,33 +123,56 @@ impl<P: Platform> Engine<P> {
         self.management.received.pop_front()
     }
 
+    /// Probes of paths, at the present.
+    pub fn probes(&mut self, now: Time) -> PathProbes<'_> {
+        PathProbes { probes: &mut self.management.probes, routes: &self.out.routes, now }
+    }
+}
+
+/// Parts of an engine that a management datagram may concern.
+pub(super) struct Concerned<'a, P: Platform> {
+    pub(super) out: &'a mut Outputs<P::Memory>,
+    pub(super) wire: &'a mut WireCounters,
+    pub(super) integrity: &'a mut Integrity,
+    pub(super) contexts: &'a Slab<Context<P>>,
+}
+
+impl Management {
     /// Takes a packet for queue pair 1.
-    pub(super) fn handle_mad(&mut self, opened: &Opened<'_>) {
-        let Some(bytes) = mad(&opened.header, opened.payload).filter(|_| opened.is_in_partition()) else {
-            self.wire.unknown_qp += 1;
+    pub(super) fn handle<P: Platform>(&mut self, opened: &Opened<'_>, concerned: Concerned<'_, P>) {
+        let Concerned { out, wire, integrity, contexts } = concerned;
+        let arrived = if opened.is_in_partition() { arrived(opened) } else { None };
+        let Some(arrived) = arrived else {
+            wire.unknown_qp += 1;
             return;
         };
         let external_origin = match opened.origin {
             Origin::Host(_) => None,
             Origin::External { id, .. } => Some(id),
         };
-        if opened.ip.dest.is_multicast() || (external_origin.is_none() && !opened.is_from_its_host(&self.out.routes)) {
-            self.wire.wrong_source += 1;
+        if opened.ip.dest.is_multicast() || (external_origin.is_none() && !opened.is_from_its_host(&out.routes)) {
+            wire.wrong_source += 1;
             return;
         }
-        if !opened.is_intact(&mut self.integrity) {
-            self.wire.bad_icrc += 1;
+        if !opened.is_intact(integrity) {
+            wire.bad_icrc += 1;
             return;
         }
-        if !self.out.captures.is_empty()
-            && let Some(vni) = network_of(opened, external_origin, &self.contexts)
+        if !out.captures.is_empty()
+            && let Some(vni) = network_of(opened, external_origin, contexts)
         {
-            self.out.captures.packet(self.out.now, vni, &opened.ip, opened.udp);
+            out.captures.packet(out.now, vni, &opened.ip, opened.udp);
         }
-        let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
-        match self.management.keep(ReceivedMad { external_origin, vni, source, dest, bytes }) {
-            Ok(()) => self.wire.mads_received += 1,
-            Err(_) => self.wire.mads_dropped += 1,
+        let kept = match arrived {
+            Arrived::Probe(probe) => self.probes.handle(out.now, opened, probe, &out.routes),
+            Arrived::Mad(bytes) => {
+                let (vni, source, dest) = (opened.vni, opened.ip.source, opened.ip.dest);
+                self.keep(ReceivedMad { external_origin, vni, source, dest, bytes: *bytes })
+            }
+        };
+        match kept {
+            Ok(()) => wire.mads_received += 1,
+            Err(_) => wire.mads_dropped += 1,
         }
     }
 }
@@ -163,11 +188,20 @@ fn network_of<P: Platform>(
     opened.vni.or_else(|| networks.find(is_owner).map(|network| network.vni))
 }
 
+/// What a packet for queue pair 1 carries.
+enum Arrived<'a> {
+    Mad(&'a [u8; MAD]),
+    Probe(Probe),
+}
+
 /// The management datagram in a packet, if that is what it carries. Tenants' queue pairs have other numbers than the
-/// sender of one.
-fn mad(header: &Header, payload: &[u8]) -> Option<[u8; MAD]> {
-    let is_mad = header.op == Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None };
-    payload.try_into().ok().filter(|_| is_mad)
+/// sender of one. Only other routers are answered by probes.
+fn arrived<'a>(opened: &Opened<'a>) -> Option<Arrived<'a>> {
+    if opened.header.op != (Op::Datagram { qkey: GSI_QKEY, source: GSI, imm: None }) {
+        return None;
+    }
+    let probe = Probe::decode(opened.payload).filter(|_| matches!(opened.origin, Origin::Host(_)));
+    probe.map(Arrived::Probe).or_else(|| opened.payload.try_into().ok().map(Arrived::Mad))
 }
 
 /// The general service interface (IBA 3.5.10.2).

@@ -9,6 +9,7 @@ mod free;
 mod groups;
 mod management;
 mod moving;
+mod probes;
 mod receive;
 mod settle;
 mod table;
@@ -21,6 +22,7 @@ pub use chains::RingRegion;
 pub use device::Device;
 pub use management::{MadError, ReceivedMad};
 pub use moving::MovingDevice;
+pub use probes::{PathProbes, ProbeError, ProbeReply, ProbeRequest, ProbeState};
 pub use receive::{Owners, WireCounters};
 pub use settle::Budget;
 

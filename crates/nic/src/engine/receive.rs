@@ -1,7 +1,7 @@
 //! Dispatch of received datagrams: to queue pairs, groups, the connection manager, or nowhere.
 
 use super::Engine;
-use super::management::GSI;
+use super::management::{Concerned, GSI};
 use crate::numbers::Numbers;
 use crate::path::{Datagram, NetworkGid, Opened, Routes};
 use crate::platform::Platform;
@@ -41,7 +41,10 @@ impl<P: Platform> Engine<P> {
         self.out.now = now;
         self.wire.received += 1;
         match opened.header.dest {
-            GSI => return self.handle_mad(opened),
+            GSI => {
+                let Self { out, wire, integrity, contexts, .. } = self;
+                return self.management.handle(opened, Concerned { out, wire, integrity, contexts });
+            }
             Qpn::MULTICAST => return self.handle_group(opened),
             _ => {}
         }

@@ -51,7 +51,7 @@ impl<P: Platform> Engine<P> {
         has_more
     }
 
-    /// Whether management datagrams or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
+    /// Whether management datagrams, probes or final ACKs wait for [`Engine::poll_transmit`], which must be sent even if no work
     /// follows.
     pub fn has_final_packets(&self) -> bool {
         self.management.has_outgoing() || self.qps.has_final_acks()

@@ -8,6 +8,7 @@
 //! * [`ip`]: IPv4, IPv6 and UDP headers around a packet.
 //! * [`geneve`]: the tunnel between routers (RFC 8926).
 //! * [`selective`]: selective acknowledgements between routers.
+//! * [`probe`]: probes of paths, between routers.
 //! * [`telemetry`]: the load of a router's link, in selective acknowledgements.
 //! * [`icrc`]: the invariant CRC (IBA 7.8.1, annex A17.3.3).
 
@@ -19,6 +20,7 @@ pub mod icrc;
 pub mod ip;
 mod malformed;
 mod opcode;
+pub mod probe;
 pub mod selective;
 pub mod telemetry;
 
@@ -27,5 +29,6 @@ pub use header::{DEFAULT_PKEY, Header, Op, Part, Service, padded};
 pub use icrc::{ICRC_LEN, IdSolver};
 pub use ip::IpUdp;
 pub use malformed::Malformed;
+pub use probe::{Probe, ProbeAnswer};
 pub use selective::{SEQUENCE_WINDOW, SelectiveAck};
 pub use telemetry::Telemetry;

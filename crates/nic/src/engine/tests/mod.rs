@@ -13,6 +13,7 @@ mod model;
 mod moving;
 mod operations;
 mod platform;
+mod probes;
 mod rates;
 mod selective;
 mod shares;
