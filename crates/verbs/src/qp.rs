@@ -79,6 +79,13 @@ impl Mtu {
     pub const fn bytes(self) -> u32 {
         128 << self as u32
     }
+
+    /// The largest path MTU that an interface of so many bytes carries with all headers, by rxe's rule.
+    pub fn for_interface(bytes: u32) -> Self {
+        const HEADERS: u32 = 80;
+        let fits = |mtu: &Self| mtu.bytes() + HEADERS <= bytes;
+        [Self::B4096, Self::B2048, Self::B1024, Self::B512].into_iter().find(fits).unwrap_or(Self::B256)
+    }
 }
 
 /// Address vector: the destination of a QP or address handle (`ibv_ah_attr`).
@@ -151,4 +158,15 @@ pub struct QpAttr {
     pub dest_qpn: Qpn,
     /// Migration state; kept for queries.
     pub path_mig_state: u8,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_path_mtu_leaves_room_for_headers() {
+        let mtus = [1500, 9000, 4176, 4175, 68, 65_536].map(Mtu::for_interface);
+        assert_eq!(mtus, [Mtu::B1024, Mtu::B4096, Mtu::B4096, Mtu::B2048, Mtu::B256, Mtu::B4096]);
+    }
 }

@@ -5,6 +5,7 @@ mod event;
 mod network;
 mod policy;
 mod pool;
+mod probe;
 mod tunnel;
 
 pub use chain::{
@@ -15,6 +16,7 @@ pub use event::{Event, EventLevel, Events, ORDER};
 pub use network::CreateNetwork;
 pub use policy::ScopePolicy;
 pub use pool::{AcquireEndpoints, PoolInfo, ReleaseEndpoints};
+pub use probe::{PathAnswer, PathProbe, ProbePath};
 pub use tunnel::{Tunnel, TunnelCounters, TunnelHost, TunnelRefusal, TunnelState};
 
 use crate::{Endpoint, InterfaceName, Isolation, Labels, Name, Network, Quota, TunnelKey};

@@ -5,8 +5,8 @@ mod records;
 use crate::api::{
     AcquireEndpoints, ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep,
     ConfineEndpoint, ConnectionInfo, ContextInfo, ControlChain, CreateEndpoint, EndLingering, EndedDevices,
-    EndpointInfo, Events, FailedRequest, FaultsText, MoveDevices, MovedDevices, PoolInfo, ReleaseEndpoints,
-    SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
+    EndpointInfo, Events, FailedRequest, FaultsText, MoveDevices, MovedDevices, PathProbe, PoolInfo, ProbePath,
+    ReleaseEndpoints, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
 use crate::state::Owners;
 use crate::{Endpoint, Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
@@ -198,6 +198,11 @@ impl Client {
     /// Records the requests that a group of managed queues executes, and returns those that were recorded.
     pub fn trace_chain(&self, network: &Name, name: &Name, trace: &TraceChain) -> Result<Vec<ChainStep>, ClientError> {
         self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/chain-trace"), Some(trace))
+    }
+
+    /// Measures the path from an endpoint to another by probes.
+    pub fn probe_path(&self, network: &Name, name: &Name, order: &ProbePath) -> Result<Vec<PathProbe>, ClientError> {
+        self.call(Method::POST, &format!("/v1/endpoints/{network}/{name}/probe"), Some(order))
     }
 
     /// Stops, resumes or ends a group of managed queues.

@@ -55,7 +55,11 @@ impl From<HostError> for Refusal {
             | HostError::KeysInStore
             | HostError::NoKeysInStore
             | HostError::Family { .. }
+            | HostError::NoRouterAt(_)
+            | HostError::NoAddressFor(_)
+            | HostError::ProbeCount(_)
             | HostError::Owner { .. } => StatusCode::BAD_REQUEST,
+            HostError::TooManyProbes => StatusCode::TOO_MANY_REQUESTS,
             _ => StatusCode::INTERNAL_SERVER_ERROR,
         };
         if status.is_server_error() {

@@ -13,7 +13,7 @@ use axum::routing::{delete, get, post, put};
 use rdmesh_fabric::Network;
 use rdmesh_fabric::api::{
     ConfineEndpoint, ConnectionInfo, ContextInfo, CreateEndpoint, EndLingering, EndedDevices, EndpointInfo,
-    FailedRequest, MoveDevices, MovedDevices, Stats, Status,
+    FailedRequest, MoveDevices, MovedDevices, PathProbe, ProbePath, Stats, Status,
 };
 use serde_json::Value;
 
@@ -97,6 +97,14 @@ fn device_operations() -> Vec<Operation> {
         },
         Operation {
             method: "post",
+            path: "/v1/endpoints/{network}/{name}/probe",
+            summary: "Measure the path from an endpoint to another by probes",
+            request: schema::<ProbePath>(),
+            response: done::<Vec<PathProbe>>(),
+            handler: post(probe_path),
+        },
+        Operation {
+            method: "post",
             path: "/v1/endpoints/{network}/{name}/lingering/end",
             summary: "End devices that have outlived their programs",
             request: schema::<EndLingering>(),
@@ -155,6 +163,15 @@ async fn move_devices(
     let ((network, name), Json(request)) = (names(key)?, request?);
     let devices = api.blocking(move |host| host.endpoints().move_devices(network, name, request)).await??;
     Ok(Json(MovedDevices { devices }))
+}
+
+async fn probe_path(
+    State(api): State<Api>,
+    key: Path<(String, String)>,
+    request: Result<Json<ProbePath>, JsonRejection>,
+) -> Result<Json<Vec<PathProbe>>, Refusal> {
+    let ((network, name), Json(order)) = (names(key)?, request?);
+    Ok(Json(api.blocking(move |host| host.probe_path(network, name, &order)).await??))
 }
 
 async fn end_lingering(

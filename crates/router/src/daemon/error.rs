@@ -224,6 +224,18 @@ pub enum HostError {
     /// No random numbers.
     #[error("making a key: {0}")]
     Random(io::Error),
+    /// It cannot be probed.
+    #[error("{0} is not the address of an endpoint, on this host or on those that it knows: no router answers there")]
+    NoRouterAt(IpAddr),
+    /// None of the endpoint's addresses can send to it.
+    #[error("the endpoint has no address of the family of {0}")]
+    NoAddressFor(IpAddr),
+    /// Too few, or too many.
+    #[error("the number of probes is from 1 to {0}")]
+    ProbeCount(u32),
+    /// Others are on their way.
+    #[error("too many probes are on their way: try again in a second")]
+    TooManyProbes,
     /// IPv4 here, IPv6 there.
     #[error("{address} is not of the same family as this host's address {own}: use one that is")]
     Family {

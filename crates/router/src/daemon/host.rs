@@ -11,12 +11,13 @@ use super::keyring::{KeySource, Keyring};
 use super::keys::TunnelKeys;
 use super::mesh::{Mesh, Targets};
 use super::peers::PeerHosts;
+use super::probes;
 use super::records::Records;
 use super::restore::{self, Survivor};
 use crate::endpoint::{Library, gid_table};
 use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
-use rdmesh_fabric::api::{Mode, Status, StoreState, Tunnel};
+use rdmesh_fabric::api::{Mode, PathProbe, ProbePath, Status, StoreState, Tunnel};
 use rdmesh_fabric::store::Embedded;
 use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Registry};
 use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
@@ -213,6 +214,13 @@ impl Host {
         let gids = gid_table(&endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
         let filter = CaptureFilter { vni: Vni(network.vni), gids, snap_len: snap_len as usize };
         Ok(self.captures.start(self.workers.shards(), &filter))
+    }
+
+    /// Measures the path from the endpoint `name` of `network` to another endpoint's address.
+    pub fn probe_path(&self, network: Name, name: Name, order: &ProbePath) -> Result<Vec<PathProbe>, HostError> {
+        let endpoint = self.endpoints.get(network, name)?.endpoint;
+        let network = self.registry.network(&endpoint.network, None, &[])?;
+        probes::run(self.workers.shards(), &endpoint, &network, self.config.io.underlay, order)
     }
 
     /// The router as a whole.

@@ -18,6 +18,7 @@ mod mesh;
 mod owners;
 mod peers;
 mod policies;
+mod probes;
 mod records;
 mod restore;
 

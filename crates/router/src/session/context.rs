@@ -17,7 +17,7 @@ use super::token::random_token;
 use crate::disposal::Disposal;
 use crate::endpoint::EndpointId;
 use crate::errands::Job;
-use crate::io::{ExternalPath, ExternalPathError, Interface, Uplink};
+use crate::io::{ExternalPath, ExternalPathError, Uplink};
 use crate::worker::{EventSocket, ShardHandle};
 use rdmesh_nic::policy::Policy;
 use rdmesh_nic::{ContextId, ExternalPort, Network, ROCE_PORT, Time};
@@ -130,7 +130,7 @@ impl Context {
         };
 
         let external = uplink.external.as_ref().ok().map(external_port);
-        let mtu = active_mtu(uplink.interface);
+        let mtu = uplink.interface.map_or(Mtu::B4096, |interface| Mtu::for_interface(interface.mtu));
         let network = Network {
             vni: account.spec().vni,
             endpoint: account.spec().id.0,
@@ -413,25 +413,4 @@ impl<T: Send + 'static> Job for Closing<T> {
 /// The same for the engine.
 pub(super) fn external_port(external: &ExternalPath) -> ExternalPort {
     ExternalPort { id: external.sockets().id(), source_port: ROCE_PORT }
-}
-
-/// The largest path MTU that an interface carries with all headers, by rxe's rule; without an interface, the largest.
-fn active_mtu(interface: Option<Interface>) -> Mtu {
-    const HEADERS: u32 = 80;
-    let Some(interface) = interface else { return Mtu::B4096 };
-    let fits = |mtu: &Mtu| mtu.bytes() + HEADERS <= interface.mtu;
-    [Mtu::B4096, Mtu::B2048, Mtu::B1024, Mtu::B512].into_iter().find(fits).unwrap_or(Mtu::B256)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_active_mtu_leaves_room_for_headers() {
-        let of = |mtu| active_mtu(Some(Interface { index: 1, mtu }));
-        assert_eq!([1500, 9000, 4176, 4175].map(of), [Mtu::B1024, Mtu::B4096, Mtu::B4096, Mtu::B2048]);
-        assert_eq!([68, 65_536].map(of), [Mtu::B256, Mtu::B4096]);
-        assert_eq!(active_mtu(None), Mtu::B4096);
-    }
 }
