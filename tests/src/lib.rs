@@ -46,6 +46,7 @@ pub use program::{Output, Program};
 pub use runtime::runtime_for;
 pub use system::HugePages;
 pub use wait::{TICK, until};
+pub use wire::inside;
 
 use std::path::{Path, PathBuf};
 

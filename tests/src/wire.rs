@@ -62,4 +62,11 @@ pub(crate) fn ip(arguments: &str) {
     Program::start(ip).finish(LIMIT).ok();
 }
 
+/// Runs a command in a network namespace with a name; its output.
+pub fn inside(netns: &str, command: &[&str]) -> String {
+    let mut enter = Command::new("ip");
+    enter.args(["netns", "exec", netns]).args(command);
+    Program::start(enter).finish(LIMIT).ok().text
+}
+
 const LIMIT: Duration = Duration::from_secs(20);

@@ -1,6 +1,7 @@
 //! Diagnosis of common faults by `rdmesh doctor`, with third-party programs.
 
-use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Program, helper, until};
+use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Program, helper, inside, until};
+use serde_json::Value;
 use std::time::Duration;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -123,4 +124,93 @@ fn the_way_to_a_peer_is_checked() {
     // For the end of the test, which takes it down too.
     assert!(hosts.lab(1).command(&["up"]).status.success());
     here.kill();
+}
+
+/// The report of `rdmesh trace` from host 0's endpoint to an address, and whether anything gets through.
+fn trace(hosts: &Hosts, to: &str) -> (Value, bool) {
+    let traced = hosts.lab(0).command(&["trace", "blue/e", to, "--json"]);
+    let report = serde_json::from_str(&traced.text).unwrap_or_else(|error| panic!("{error}: {}", traced.text));
+    (report, traced.status.success())
+}
+
+/// The message of a finding of the level.
+fn finding(report: &Value, level: &str, subject: &str) -> String {
+    let findings = report["findings"].as_array().expect("findings");
+    let found = findings.iter().find(|finding| finding["level"] == level && finding["subject"] == subject);
+    found.unwrap_or_else(|| panic!("no {level} {subject} in {report:#}"))["message"]
+        .as_str()
+        .expect("a message")
+        .to_owned()
+}
+
+#[test]
+fn a_trace_shows_the_hops_between_two_hosts() {
+    let hosts = Hosts::start();
+    let mut server = hosts.lab(0).start_in(&Hosts::endpoint(0, "blue"), &words("ib_write_bw -F --run_infinitely"));
+    server.wait_listening(18_515);
+    let client = words(&format!("ib_write_bw -F --run_infinitely {}", Hosts::ip(0)));
+    let mut client = hosts.lab(1).start_in(&Hosts::endpoint(1, "blue"), &client);
+    let report = until(LIMIT, "the queue pairs are connected", || {
+        let (report, is_through) = trace(&hosts, &Hosts::ip(1));
+        assert!(is_through, "{report:#}");
+        (!report["queue_pairs"].as_array().expect("a list").is_empty()).then_some(report)
+    });
+    assert!(finding(&report, "ok", "ends").contains("on host host1, whose router is at 192.0.2.2"));
+    let hops = report["hops"].as_array().expect("hops");
+    let times: Vec<f64> = hops.iter().map(|hop| hop["p50_us"].as_f64().expect("a time")).collect();
+    assert_eq!(hops.len(), 6, "{report:#}");
+    assert!(times[5] > 0.0 && times[5] < 1e6, "{report:#}");
+    let pair = &report["queue_pairs"][0];
+    assert_eq!(
+        (&pair["command"], &pair["kind"], &pair["path"]),
+        (&"ib_write_bw".into(), &"RC".into(), &"host 192.0.2.2".into())
+    );
+    let text = hosts.lab(0).command(&["trace", "blue/e", &format!("blue/{}", Hosts::ip(1))]).ok().text;
+    for wanted in ["HOP", "host1: worker answers", "there and back, in all", "ROUND TRIP", "ib_write_bw"] {
+        assert!(text.contains(wanted), "no {wanted} in:\n{text}");
+    }
+    server.kill();
+    client.kill();
+}
+
+#[test]
+fn a_trace_names_what_lets_nothing_through() {
+    let hosts = Hosts::start_with(9000, Options::default());
+    let mut ends = [0, 1].map(|n| hosts.lab(n).start_in(&Hosts::endpoint(n, "blue"), &words("sleep 1000")));
+    until(LIMIT, "both ends are there", || {
+        [0, 1].iter().all(|n| hosts.lab(*n).status()["endpoints"].as_u64() == Some(1)).then_some(())
+    });
+    let to = Hosts::ip(1);
+    let (report, is_through) = trace(&hosts, &to);
+    // On a busy machine an answer may come too late.
+    assert!(is_through && report.to_string().contains("of 10 of 4096"), "{report:#}");
+    // A security group of the other host.
+    hosts.lab(1).command(&["group", "set", "db", "--net", "blue", "--member", "e", "--from", "endpoint/other"]).ok();
+    let (report, is_through) = trace(&hosts, &to);
+    assert!(!is_through && finding(&report, "fail", "groups").contains("lets blue/e begin a connection"), "{report:#}");
+    hosts.lab(1).command(&["group", "rm", "db", "--net", "blue"]).ok();
+    // A network that carries less than its ends believe.
+    let link = |mtu: &str| inside(hosts.switch(), &["ip", "link", "set", "port1", "mtu", mtu]);
+    link("1500");
+    let (report, is_through) = trace(&hosts, &to);
+    assert!(!is_through && finding(&report, "fail", "probes").contains("0 of 10 of 4096"), "{report:#}");
+    link("9000");
+    // A blocked port.
+    let filter = |rules: &str| inside(hosts.netns(1), &["nft", rules]);
+    filter("table inet block { chain arriving { type filter hook input priority 0; udp dport 6081 drop; }; }");
+    let (report, is_through) = trace(&hosts, &to);
+    assert!(!is_through && finding(&report, "fail", "probes").contains("has answered none"), "{report:#}");
+    assert!(report["hops"].as_array().is_some_and(Vec::is_empty));
+    filter("delete table inet block");
+    // An endpoint that has gone, of which this host was told by hand.
+    ends[1].kill();
+    hosts.lab(1).wait_until_empty();
+    let (report, is_through) = trace(&hosts, &to);
+    assert!(!is_through && finding(&report, "fail", "endpoint").contains("has no endpoint with"), "{report:#}");
+    hosts.lab(1).command(&["down"]).ok();
+    let (report, is_through) = trace(&hosts, &to);
+    assert!(!is_through && finding(&report, "fail", "other router").contains("no router runs on host1"), "{report:#}");
+    // For the end of the test, which takes it down too.
+    assert!(hosts.lab(1).command(&["up"]).status.success());
+    ends[0].kill();
 }

@@ -1,6 +1,6 @@
 //! Transport between the routers of two hosts: selective retransmission, several paths, and congestion control by HPCC.
 
-use rdmesh_tests::{Hosts, Options, Peer};
+use rdmesh_tests::{Hosts, Options, Peer, inside};
 use serde_json::Value;
 use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
@@ -146,13 +146,6 @@ impl<'a> Paths<'a> {
             inside(self.hosts.netns(number), &["nft", &rules]);
         }
     }
-}
-
-/// Runs a command in the namespace of a host.
-fn inside(netns: &str, command: &[&str]) -> String {
-    let mut enter = std::process::Command::new("ip");
-    enter.args(["netns", "exec", netns]).args(command);
-    rdmesh_tests::Program::start(enter).finish(Duration::from_secs(20)).ok().text
 }
 
 #[test]

@@ -34,6 +34,7 @@ mod sockets;
 mod table;
 mod tenant;
 mod top;
+mod trace;
 mod tunnel;
 mod up;
 mod vm;
@@ -120,6 +121,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Page(options) => page::page(&options, client),
         Command::Completion { shell } => completion::completion(shell),
         Command::Diagnose(options) => diagnose::diagnose(&options, &client, state),
+        Command::Trace(options) => return trace::trace(&options, &client),
         Command::Doctor(options) => return doctor::doctor(&options, &client, state),
     };
     done.map(|()| ExitCode::SUCCESS)

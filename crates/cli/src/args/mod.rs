@@ -8,6 +8,7 @@ mod policy;
 mod pool;
 mod router;
 mod run;
+mod trace;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand};
@@ -24,6 +25,7 @@ pub(crate) use run::{AccelOptions, MpiOptions, RunOptions, VmOptions};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
+pub(crate) use trace::{EndpointPath, PathOptions, Target};
 
 /// RDMA for unprivileged programs: a virtual device for every container, process and function of a host
 #[derive(Parser)]
@@ -107,6 +109,12 @@ pub(crate) enum Command {
     Cdi(CdiOptions),
     /// List endpoints, open devices and queue pairs
     Ps(PsOptions),
+    /// Show the path from an endpoint of this host to another endpoint, hop by hop: what lets packets through, and the time that each hop takes
+    ///
+    /// The routers answer the probes: no program has to run at the other end. The exit status is 1 if nothing gets through.
+    ///
+    /// Example: rdmesh trace blue/a blue/b
+    Trace(PathOptions),
     /// List connections of accelerated programs: the path of their bytes, and the reason for it
     Sockets(OutputOptions),
     /// Show live throughput of every program

@@ -5,11 +5,11 @@ mod failed_requests;
 mod host;
 mod limits;
 mod packages;
-mod path;
-mod rates;
+pub(crate) mod path;
+pub(crate) mod rates;
 mod router;
 mod store;
-mod tunnel;
+pub(crate) mod tunnel;
 
 use crate::args::DoctorOptions;
 use crate::failure::Failure;
@@ -22,7 +22,7 @@ use std::process::ExitCode;
 /// Runs the checks; the exit status is 1 if any failed.
 pub(crate) fn doctor(options: &DoctorOptions, client: &Client, state: &StateDir) -> Result<ExitCode, Failure> {
     let findings = match options.to {
-        Some(to) => path::check(options, to, client)?,
+        Some(to) => path::check(&options.net, options.endpoint.as_ref(), to, client)?,
         None => all(client, state),
     };
     if options.output.json {
@@ -32,7 +32,7 @@ pub(crate) fn doctor(options: &DoctorOptions, client: &Client, state: &StateDir)
             print_line(finding.text())?;
         }
     }
-    let failed = findings.iter().any(|finding| finding.level == Level::Fail);
+    let failed = findings.iter().any(Finding::is_failure);
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
@@ -60,7 +60,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
 
 /// Result of a check.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-struct Finding {
+pub(crate) struct Finding {
     level: Level,
     subject: &'static str,
     message: String,
@@ -80,19 +80,28 @@ enum Level {
 }
 
 impl Finding {
-    fn ok(subject: &'static str, message: impl Into<String>) -> Self {
+    /// As it should be.
+    pub(crate) fn ok(subject: &'static str, message: impl Into<String>) -> Self {
         Self { level: Level::Ok, subject, message: message.into(), fix: None }
     }
 
-    fn warn(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+    /// Some things will not work, or not well.
+    pub(crate) fn warn(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Warn, subject, message: message.into(), fix: Some(fix.into()) }
     }
 
-    fn fail(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
+    /// Programs will not find a device, or their peer.
+    pub(crate) fn fail(subject: &'static str, message: impl Into<String>, fix: impl Into<String>) -> Self {
         Self { level: Level::Fail, subject, message: message.into(), fix: Some(fix.into()) }
     }
 
-    fn text(&self) -> String {
+    /// Whether it is of the severest level.
+    pub(crate) fn is_failure(&self) -> bool {
+        self.level == Level::Fail
+    }
+
+    /// As people read it, with the remedy.
+    pub(crate) fn text(&self) -> String {
         let level = match self.level {
             Level::Ok => "ok  ",
             Level::Warn => "warn",

@@ -1,7 +1,6 @@
 //! Path check: how an endpoint, or its network, reaches an address.
 
 use super::Finding;
-use crate::args::DoctorOptions;
 use crate::failure::Failure;
 use rdmesh_fabric::api::{EndpointInfo, Status};
 use rdmesh_fabric::{Client, Name, Peer};
@@ -25,8 +24,9 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The kernel sends three ARP requests, a second apart.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-pub(super) fn check(options: &DoctorOptions, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
-    let from = options.endpoint.as_ref().map(|name| client.endpoint(&options.net, name)).transpose()?;
+/// How the endpoint `name` of `net`, or any other of it, reaches an address.
+pub(crate) fn check(net: &Name, name: Option<&Name>, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
+    let from = name.map(|name| client.endpoint(net, name)).transpose()?;
     let mut findings = Vec::new();
     if let Some(from) = &from
         && !from.endpoint.addresses.iter().any(|address| address.is_ipv4() == to.is_ipv4())
@@ -38,18 +38,17 @@ pub(super) fn check(options: &DoctorOptions, to: IpAddr, client: &Client) -> Res
         ));
     }
     let (endpoints, peers) = (client.endpoints()?, client.peers()?.hosts);
-    let holder = endpoints.iter().find(|info| has(info, to) && info.endpoint.network == options.net);
-    let host =
-        peers.iter().find(|peer| peer.endpoints.iter().any(|e| e.network == options.net && e.addresses.contains(&to)));
+    let holder = endpoints.iter().find(|info| has(info, to) && info.endpoint.network == *net);
+    let host = peers.iter().find(|peer| peer.endpoints.iter().any(|e| e.network == *net && e.addresses.contains(&to)));
     if let Some(holder) = holder {
         findings
             .push(Finding::ok(SUBJECT, format!("{to} is endpoint {}, on this host; MTU 4096", holder.endpoint.name)));
     } else if let Some(host) = host {
         findings.extend(between_hosts(&client.status()?, host, to));
     } else {
-        findings.extend(strangers(&endpoints, &peers, &options.net, to));
-        let namespace = from.or_else(|| endpoints.into_iter().find(|info| info.endpoint.network == options.net));
-        findings.push(outside(namespace.and_then(|info| info.namespace), &options.net, to));
+        findings.extend(strangers(&endpoints, &peers, net, to));
+        let namespace = from.or_else(|| endpoints.into_iter().find(|info| info.endpoint.network == *net));
+        findings.push(outside(namespace.and_then(|info| info.namespace), net, to));
     }
     Ok(findings)
 }
@@ -58,7 +57,8 @@ fn has(info: &EndpointInfo, address: IpAddr) -> bool {
     info.endpoint.addresses.contains(&address)
 }
 
-fn between_hosts(status: &Status, host: &Peer, to: IpAddr) -> Vec<Finding> {
+/// Whether this host can send to the router of another.
+pub(crate) fn between_hosts(status: &Status, host: &Peer, to: IpAddr) -> Vec<Finding> {
     let place = format!("{to} is on host {}, whose router is at {}", host.name, host.address);
     let Some(own) = status.underlay else {
         let fix = "rdmesh down, and rdmesh up --underlay ADDRESS";

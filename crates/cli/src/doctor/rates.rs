@@ -20,6 +20,12 @@ pub(super) fn check(client: &Client) -> Vec<Finding> {
     findings(&before, &now, looked.elapsed().as_secs_f64())
 }
 
+/// The same of one endpoint, as NETWORK/NAME.
+pub(crate) fn of(endpoint: &str, client: &Client) -> Vec<Finding> {
+    let about = format!("{endpoint} ");
+    check(client).into_iter().filter(|finding| finding.message.starts_with(&about)).collect()
+}
+
 /// Counts of each endpoint that has a device open.
 fn endpoints(contexts: &[ContextInfo]) -> BTreeMap<String, HeldSeconds> {
     contexts.iter().map(|c| (format!("{}/{}", c.network, c.endpoint), c.held)).collect()

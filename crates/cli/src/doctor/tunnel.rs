@@ -71,7 +71,7 @@ fn findings(tunnel: &Tunnel) -> Vec<Finding> {
 }
 
 /// Whether the host has proven itself.
-fn agreement(host: &TunnelHost) -> Finding {
+pub(crate) fn agreement(host: &TunnelHost) -> Finding {
     let (place, TunnelState { is_changing_key, counters, .. }) = (place(host), host.state);
     if has_other_key(host) {
         return Finding::fail(
