@@ -63,7 +63,7 @@ part_sockets() {
 part_programs() {
     need run test
     build_product tested
-    run_tests programs verify isolation netns netlink faults economy scale moving policy doctor conversion slow preload
+    run_tests programs verify isolation netns netlink faults economy scale moving policy doctor top conversion slow preload
 }
 
 part_hosts() {

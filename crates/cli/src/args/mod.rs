@@ -118,6 +118,10 @@ pub(crate) enum Command {
     /// List connections of accelerated programs: the path of their bytes, and the reason for it
     Sockets(OutputOptions),
     /// Show live throughput of every program
+    ///
+    /// On a terminal a view of the whole screen, which keys sort, filter and pause; with --count, or to a file, a table after each interval.
+    ///
+    /// Example: rdmesh top --interval 0.5
     Top(TopOptions),
     /// Print what has happened on this host: endpoints, hosts, faults, and who has asked the router for which change
     ///
@@ -514,7 +518,7 @@ pub(crate) struct TopOptions {
     /// Seconds between two updates
     #[arg(long, default_value_t = 1.0)]
     pub(crate) interval: f64,
-    /// Number of updates [default: until interrupted]
+    /// Number of updates, as tables [default: until interrupted]
     #[arg(long)]
     pub(crate) count: Option<u64>,
 }
