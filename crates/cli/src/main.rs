@@ -99,6 +99,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Peer(PeerCommand::Endpoint(options)) => peer::add_endpoint(options, &client),
         Command::Peer(PeerCommand::Rm { host, address, net }) => peer::remove(&host, &net, address, &client),
         Command::Peer(PeerCommand::Ls(options)) => peer::list(&options, &client),
+        Command::Network(NetworkCommand::Rm { network }) => network::remove(&network, &client),
         Command::Network(NetworkCommand::Attach { network, interface, vni }) => {
             network::attach(&network, interface, vni, &client)
         }

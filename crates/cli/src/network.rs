@@ -14,6 +14,11 @@ pub(crate) fn add(network: &CreateNetwork, client: &Client) -> Result<(), Failur
     print_line(format!("Network `{}` of tenant `{}` has number {}.", made.name, made.tenant, made.vni))
 }
 
+/// Removes a network that nothing is on.
+pub(crate) fn remove(network: &Name, client: &Client) -> Result<(), Failure> {
+    Ok(client.remove_network(network)?)
+}
+
 /// Makes an interface of the host a part of a network.
 pub(crate) fn attach(network: &Name, interface: String, vni: Option<u32>, client: &Client) -> Result<(), Failure> {
     let attached = client.attach_interface(network, &AttachInterface { interface, vni })?;

@@ -74,6 +74,31 @@ fn two_tenants_with_one_range_talk_among_themselves_only() {
 }
 
 #[test]
+fn a_network_is_removed_when_no_host_is_on_it_and_is_another_when_it_is_made_again() {
+    let cluster = Cluster::start(2, TERMS);
+    let remove = |host: usize| cluster.lab(host).command(&["network", "rm", "blue"]);
+    let first = cluster.site(1, "blue", "first", None);
+    cluster.lab(0).command(&["group", "set", "db", "--net", "blue", "--member", "first", "--from", "any"]).ok();
+    let refused = remove(0);
+    assert!(!refused.status.success() && refused.text.contains("still has endpoints"), "{}", refused.text);
+    let here = remove(1);
+    assert!(!here.status.success() && here.text.contains("still has endpoint `first`"), "{}", here.text);
+    first.end();
+    until(LIMIT, "the network is removed", || remove(0).status.success().then_some(()));
+    assert!(!remove(0).status.success(), "there is none");
+    cluster.lab(0).command(&["network", "add", "blue", "--vni", "77", "--subnet", "10.9.0.0/16"]).ok();
+    // The other host takes no address of the network that it has known.
+    let second = cluster.site(1, "blue", "second", None);
+    assert!(second.address().starts_with("10.9."), "{}", second.address());
+    let listed = cluster.lab(1).command(&["network", "ls"]).ok().text;
+    assert!(listed.contains("77") && !listed.contains("10.77."), "{listed}");
+    assert!(!cluster.lab(1).command(&["group", "ls"]).ok().text.contains("first"), "groups go with the network");
+    let third = cluster.site(0, "blue", "third", None);
+    cluster.wait_for(0, "blue", &[(second.address(), 1)]);
+    assert_ne!(second.address(), third.address());
+}
+
+#[test]
 fn a_store_that_is_away_stops_nothing() {
     let seconds = if all() { 60 } else { 10 };
     // The store is away for longer than a session may last.

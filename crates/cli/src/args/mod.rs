@@ -376,6 +376,13 @@ pub(crate) struct PeerEndpointOptions {
 pub(crate) enum NetworkCommand {
     /// Make a network, for a tenant or with ranges of one's own; others are made when they are first named
     Add(AddNetwork),
+    /// Remove a network that nothing is on: no endpoint, pool or interface, on any host
+    ///
+    /// Its security groups go with it, and the policies of its endpoints.
+    Rm {
+        /// The network
+        network: Name,
+    },
     /// Move an interface of the host (a NIC, tap or veth) into a network: endpoints reach what is behind it
     Attach {
         /// The network, made if there is none of that name

@@ -26,6 +26,11 @@ impl Client {
         self.call(Method::POST, "/v1/networks", Some(network))
     }
 
+    /// Removes a network that nothing is on.
+    pub fn remove_network(&self, name: &Name) -> Result<(), ClientError> {
+        self.call(Method::DELETE, &format!("/v1/networks/{name}"), NOTHING)
+    }
+
     /// All security groups.
     pub fn groups(&self) -> Result<Vec<SecurityGroup>, ClientError> {
         self.get("/v1/groups")

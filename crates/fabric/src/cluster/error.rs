@@ -52,7 +52,7 @@ pub enum ClusterError {
     #[error("tenant `{0}` still has networks")]
     TenantInUse(Name),
     /// The network has endpoints.
-    #[error("network `{0}` still has endpoints")]
+    #[error("network `{0}` still has endpoints, on this host or another: `rdmesh endpoint ls` on each lists them")]
     InUse(Name),
     /// Another endpoint has the address, or had it a moment ago.
     #[error("address {address} on network `{network}` belongs to {holder}")]

@@ -66,6 +66,17 @@ pub enum RegistryError {
     /// There is none.
     #[error("there is no network `{0}`: `rdmesh network ls` lists those there are, `rdmesh network add {0}` makes it")]
     NoSuchNetwork(Name),
+    /// Endpoints are on the network, or pools of them.
+    #[error(
+        "network `{network}` still has {what}: `rdmesh endpoint rm`, `rdmesh pool rm` and `rdmesh peer rm` remove endpoints, and \
+         `rdmesh network detach` gives interfaces back"
+    )]
+    NetworkInUse {
+        /// The network.
+        network: Name,
+        /// What is there, named for people.
+        what: String,
+    },
     /// There is none.
     #[error("there is no tenant `{0}`: `rdmesh tenant add {0}` makes it")]
     NoSuchTenant(Name),

@@ -77,7 +77,7 @@ impl Registry {
     }
 }
 
-fn groups_key(network: &Name) -> String {
+pub(super) fn groups_key(network: &Name) -> String {
     format!("{GROUPS}{network}")
 }
 

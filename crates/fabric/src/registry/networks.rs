@@ -1,9 +1,11 @@
 //! Networks that the operator makes.
 
-use super::{Registry, RegistryError, StoreError, decode, network_key};
+use super::groups::groups_key;
+use super::{ENDPOINTS, POOLS, Registry, RegistryError, StoreError, decode, network_key, vni_key};
 use crate::invalid::Validate;
 use crate::network::DEFAULT_VNI;
-use crate::{Name, Network};
+use crate::store::{Expect, Transaction};
+use crate::{Endpoint, Name, Network, Pool};
 
 impl Registry {
     /// The network `name`.
@@ -27,6 +29,34 @@ impl Registry {
                 Err(RegistryError::NetworkExists(name))
             }
             Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Removes a network that has no endpoints and pools, with its groups. Nobody may add any meanwhile.
+    pub fn remove_network(&self, name: &Name) -> Result<(), RegistryError> {
+        let key = network_key(name);
+        let entry = self.store.get(&key)?.ok_or_else(|| RegistryError::NoSuchNetwork(name.clone()))?;
+        let network: Network = decode(&entry)?;
+        self.check_unused(name)?;
+        let removal = Transaction::default().expect(&key, Expect::Revision(entry.revision)).delete(&key);
+        self.store.commit(&removal.delete(&vni_key(network.vni)).delete(&groups_key(name)))?;
+        self.next_free.forget(name);
+        Ok(())
+    }
+
+    /// An error where endpoints or pools are on a network.
+    pub fn check_unused(&self, name: &Name) -> Result<(), RegistryError> {
+        let in_use = |what: String| Err(RegistryError::NetworkInUse { network: name.clone(), what });
+        // Pools first: endpoints of theirs go with them.
+        if let Some(entry) = self.store.list(&format!("{POOLS}{name}/"))?.first() {
+            return in_use(format!("pool `{}`", decode::<Pool>(entry)?.name));
+        }
+        match self.store.list(&format!("{ENDPOINTS}{name}/"))?.first() {
+            Some(entry) => {
+                let endpoint: Endpoint = decode(entry)?;
+                in_use(format!("endpoint `{}` of host `{}`", endpoint.name, endpoint.host))
+            }
+            None => Ok(()),
         }
     }
 

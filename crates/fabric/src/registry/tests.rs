@@ -1,6 +1,7 @@
 //! Tests of the registry: addresses, numbers and names.
 
 use super::*;
+use crate::SecurityGroup;
 use crate::store::{Embedded, LeaseId, Watch};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -337,4 +338,32 @@ fn a_network_of_the_cluster_is_taken_over_but_keeps_its_number() {
     assert!(matches!(registry.adopt_network(&other), Err(RegistryError::VniDiffers { has: 7, asked: 8, .. })));
     let double = Network { name: name("red"), ..cluster };
     assert!(matches!(registry.adopt_network(&double), Err(RegistryError::VniTaken { .. })));
+}
+
+#[test]
+fn a_network_goes_when_nothing_is_on_it_and_its_number_is_free() {
+    let registry = registry();
+    let blue: Name = "blue".parse().unwrap();
+    add(&registry, "blue", "a", &["10.7.0.5"]).unwrap();
+    let vni = registry.network(&blue, None, &[]).unwrap().vni;
+    let group = SecurityGroup {
+        name: "db".parse().unwrap(),
+        network: blue.clone(),
+        members: BTreeSet::from(["a".parse().unwrap()]),
+        allow_from: Vec::new(),
+        allow_to: Vec::new(),
+        covers_ip: false,
+    };
+    registry.set_group(&blue, &group.name, Some(&group)).unwrap();
+    let refused = registry.remove_network(&blue).unwrap_err();
+    assert!(refused.to_string().contains("still has endpoint `a`"), "{refused}");
+    registry.remove_endpoint(&blue, &"a".parse().unwrap()).unwrap();
+    // Its name is the beginning of another's.
+    add(&registry, "blue2", "b", &[]).unwrap();
+    registry.remove_network(&blue).unwrap();
+    assert!(matches!(registry.remove_network(&blue), Err(RegistryError::NoSuchNetwork(_))));
+    assert_eq!(registry.networks().unwrap().len(), 1);
+    assert!(registry.groups(&blue).unwrap().groups.is_empty());
+    let other = registry.network(&"other".parse().unwrap(), Some(vni), &[]).unwrap();
+    assert_eq!(other.vni, vni);
 }

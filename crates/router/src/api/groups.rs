@@ -47,6 +47,14 @@ pub(super) fn operations() -> Vec<Operation> {
             json::<Network>(),
             post(add_network),
         ),
+        change(
+            "delete",
+            "/v1/networks/{network}",
+            "Remove a network that nothing is on",
+            None,
+            json::<()>(),
+            delete(remove_network),
+        ),
         read("/v1/groups", "All security groups", json::<Vec<SecurityGroup>>(), get(groups)),
         change(
             "put",
@@ -94,6 +102,12 @@ async fn add_network(
     let Json(request) = request?;
     let made = api.blocking(move |host| host.records().add_network(request.into())).await??;
     Ok((StatusCode::CREATED, Json(made)))
+}
+
+async fn remove_network(State(api): State<Api>, Path(network): Path<String>) -> Result<Json<()>, Refusal> {
+    let network = parse_name(network)?;
+    api.blocking(move |host| host.remove_network(&network)).await??;
+    Ok(Json(()))
 }
 
 async fn endpoints(State(api): State<Api>, Path(network): Path<String>) -> Result<Json<Vec<Endpoint>>, Refusal> {

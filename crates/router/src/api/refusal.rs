@@ -79,6 +79,7 @@ fn of_registry(registry: &RegistryError) -> StatusCode {
         | RegistryError::TooManyNetworks(_)
         | RegistryError::TooManyEndpoints(_)
         | RegistryError::TenantInUse(_)
+        | RegistryError::NetworkInUse { .. }
         | RegistryError::HostAddressTaken { .. } => StatusCode::CONFLICT,
         RegistryError::NoSuchEndpoint { .. }
         | RegistryError::NoSuchHost(_)

@@ -19,7 +19,7 @@ use crate::session::SessionServer;
 use crate::worker::{Mode as WorkerMode, WorkerConfig, WorkerStats, Workers};
 use rdmesh_fabric::api::{Mode, PathProbe, ProbePath, Status, StoreState, Tunnel};
 use rdmesh_fabric::store::Embedded;
-use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Registry};
+use rdmesh_fabric::{Capabilities, Host as HostRecord, Name, Registry, RegistryError};
 use rdmesh_nic::{AccessCounters, CaptureFilter, Route, WireCounters};
 use rdmesh_overlay::{Firewall, Overlay, Underlay};
 use rdmesh_verbs::{DeviceLimits, Vni};
@@ -214,6 +214,17 @@ impl Host {
         let gids = gid_table(&endpoint).into_iter().filter(|gid| !gid.is_zero()).collect();
         let filter = CaptureFilter { vni: Vni(network.vni), gids, snap_len: snap_len as usize };
         Ok(self.captures.start(self.workers.shards(), &filter))
+    }
+
+    /// Removes a network that nothing of this host or its cluster is on.
+    pub fn remove_network(&self, name: &Name) -> Result<(), HostError> {
+        if let Some(interface) = self.interfaces.all(name)?.first() {
+            let what = format!("interface `{interface}` of this host");
+            return Err(RegistryError::NetworkInUse { network: name.clone(), what }.into());
+        }
+        self.records.remove_network(name)?;
+        tracing::info!(network = %name, "network removed");
+        Ok(())
     }
 
     /// Measures the path from the endpoint `name` of `network` to another endpoint's address.

@@ -6,6 +6,7 @@ use super::endpoints::Endpoints;
 use super::error::HostError;
 use super::mesh::Mesh;
 use rdmesh_fabric::api::ScopePolicy;
+use rdmesh_fabric::cluster::ClusterError;
 use rdmesh_fabric::{Endpoint, Name, Network, PolicyScope, Registry, RegistryError, SecurityGroup, Tenant};
 use std::sync::Arc;
 
@@ -59,6 +60,23 @@ impl Records {
         let made = shared.with_cluster(async |cluster| cluster.make_network(&network).await)?;
         self.registry.adopt_network(&made)?;
         Ok(made)
+    }
+
+    /// Removes a network that has no endpoints and pools, with its groups and the policies of its endpoints.
+    pub fn remove_network(&self, name: &Name) -> Result<(), HostError> {
+        let Some(shared) = &self.cluster else { return self.endpoints.remove_network(name) };
+        // The cluster does not know of pools.
+        self.registry.check_unused(name)?;
+        let of_all = shared.with_cluster(async |cluster| cluster.remove_network(name).await);
+        // It may be known here only, or not any longer.
+        match of_all {
+            Ok(()) | Err(HostError::Cluster(ClusterError::Missing { .. })) => {}
+            refused => return refused,
+        }
+        match self.endpoints.remove_network(name) {
+            Err(HostError::Registry(RegistryError::NoSuchNetwork(_))) => of_all,
+            removed => removed,
+        }
     }
 
     /// The security groups of all networks.

@@ -62,8 +62,7 @@ impl Allocator {
         if families.len() != asked.len() {
             return Err(RegistryError::TooManyAddresses.into());
         }
-        let known = self.registry.networks()?.into_iter().find(|known| known.name == *network);
-        let network = match known {
+        let network = match self.known_network(&member, network)? {
             Some(known) => known,
             None => self.ask(find_network(member.cluster(), network, vni, asked))?,
         };
@@ -86,6 +85,28 @@ impl Allocator {
             Err(error) => {
                 self.give_back(&network.name, endpoint, taken);
                 Err(error)
+            }
+        }
+    }
+
+    /// The network as it is known here. Of one without endpoints here the cluster is asked whether it was removed meanwhile, and
+    /// perhaps made again: then it is forgotten.
+    fn known_network(&self, member: &Member, name: &Name) -> Result<Option<Network>, HostError> {
+        let Some(known) = self.registry.find_network(name)? else { return Ok(None) };
+        if self.registry.check_unused(name).is_err() {
+            return Ok(Some(known));
+        }
+        let is_same = |there: &Network| there.vni == known.vni && there.subnets == known.subnets;
+        match self.ask(member.cluster().network(name)) {
+            Ok(there) if there.as_ref().is_some_and(is_same) => Ok(Some(known)),
+            Ok(there) => {
+                self.registry.remove_network(name)?;
+                Ok(there)
+            }
+            // Without the store what was known last holds.
+            Err(error) => {
+                tracing::warn!(network = %name, %error, "the network is taken for what was known last");
+                Ok(Some(known))
             }
         }
     }

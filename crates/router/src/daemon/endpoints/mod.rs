@@ -22,7 +22,7 @@ use rdmesh_fabric::api::{
     ControlChain, CreateEndpoint, EndpointInfo, Lifetime, MoveDevices, Netns, ScopePolicy, SetChainSteps, TraceChain,
 };
 use rdmesh_fabric::{
-    Endpoint, EndpointRequest, Isolation, Name, Network, Quota, Registry, RegistryError, default_tenant,
+    Endpoint, EndpointRequest, Isolation, Name, Network, PolicyScope, Quota, Registry, RegistryError, default_tenant,
 };
 use rdmesh_overlay::{Errors, NamespaceId, Overlay};
 use rdmesh_relay::Relays;
@@ -543,6 +543,16 @@ impl Endpoints {
             allocator.release(endpoint.clone());
         }
         Errors::all([unlinked.map_err(HostError::from), removed.map(drop).map_err(HostError::from)])
+    }
+
+    /// Removes a network without endpoints and pools from the registry, with the policies of endpoints that it had. None is made
+    /// meanwhile.
+    pub(super) fn remove_network(&self, name: &Name) -> Result<(), HostError> {
+        let _attached = self.attached();
+        self.registry.remove_network(name)?;
+        let is_its = |scope: &PolicyScope| matches!(scope, PolicyScope::Endpoint { network, .. } if network == name);
+        let mut left = self.policies.all().into_iter().map(|(scope, _)| scope).filter(is_its);
+        Ok(left.try_for_each(|scope| self.policies.set(scope, None).map(drop))?)
     }
 
     fn attached(&self) -> MutexGuard<'_, Attached> {
