@@ -69,6 +69,23 @@ fn a_router_becomes_what_a_file_says_and_tells_it_again() {
     assert_eq!(changed["changes"][1]["differences"][0]["field"], "policy.rate.bits_per_second");
     assert!(lab.command(&["policy", "ls"]).ok().text.contains("2 Gbit/s"));
 
+    // What is no longer in the file stays, unless its kind is pruned.
+    let without_group = SITE.split("groups:").next().expect("the beginning");
+    let stays = apply(without_group, &[]).ok().text;
+    assert!(stays.contains("removed: 0"), "{stays}");
+    let planned = apply(without_group, &["--prune", "groups,policies,endpoints", "--dry-run"]).ok().text;
+    assert!(planned.contains("would remove endpoint `blue/server`") && planned.contains("removed: 3"), "{planned}");
+    assert_eq!(lab.api("/v1/groups").as_array().map(Vec::len), Some(1), "nothing is done");
+    let refused = apply("tenants: []", &["--prune", "networks"]);
+    assert!(!refused.status.success() && refused.text.contains("still has endpoint `server`"), "{}", refused.text);
+    let pruned = apply(without_group, &["--prune", "groups,policies,endpoints"]).ok().text;
+    assert!(pruned.contains("removed group `blue/db`") && pruned.contains("removed: 3"), "{pruned}");
+    let all = apply("tenants: []", &["--prune", "networks,tenants"]).ok().text;
+    assert!(all.contains("removed network `blue`\nremoved tenant `acme`"), "{all}");
+    assert_eq!(lab.command(&["get", "-o", "json"]).ok().text.trim(), "{}");
+    assert!(!lab.command(&["network", "rm", "blue"]).status.success());
+    apply(&other, &[]).ok();
+
     // Nothing is done of a file with something that cannot be.
     let refused = apply(&SITE.replace("10.7.0.0/24", "10.0.0.0/8").replace("weight: 200", "weight: 7"), &[]);
     assert!(!refused.status.success() && refused.text.contains("cannot be changed"), "{}", refused.text);

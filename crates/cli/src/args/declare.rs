@@ -10,7 +10,12 @@ pub(crate) struct ApplyOptions {
     /// The file, in YAML or JSON; `-` for standard input
     #[arg(long, short, value_name = "FILE")]
     pub(crate) file: PathBuf,
-    /// Show what would be created and changed, and do nothing
+    /// Remove the objects of these kinds that are not in the file, after all else is done; comma-separated
+    ///
+    /// Never endpoints that go with a program, and none of a pool's.
+    #[arg(long, value_name = "KINDS", value_enum, value_delimiter = ',')]
+    pub(crate) prune: Vec<Kind>,
+    /// Show what would be created, changed and removed, and do nothing
     #[arg(long)]
     pub(crate) dry_run: bool,
     #[command(flatten)]

@@ -209,7 +209,9 @@ impl Object {
     /// The remedy where a field of it is fixed when it is made.
     pub(super) fn fixed(&self, field: &str) -> Option<String> {
         match self {
-            Self::Network(_) => Some("declare a network of another name".to_owned()),
+            Self::Network(_) => {
+                Some("declare a network of another name, or remove it first: `rdmesh network rm`".to_owned())
+            }
             Self::Pool(pool) if field != "size" => {
                 Some(format!("remove it first, `rdmesh pool rm {} --net {}`", pool.name, pool.network))
             }
@@ -223,6 +225,19 @@ impl Object {
     /// Whether there is nothing to be had, as of a scope without a policy.
     pub(super) fn is_none(&self) -> bool {
         matches!(self, Self::Policy(ScopePolicy { policy: None, .. }))
+    }
+
+    /// Whether it is of a kind.
+    pub(super) fn is_of(&self, kind: Kind) -> bool {
+        matches!(
+            (self, kind),
+            (Self::Tenant(_), Kind::Tenants)
+                | (Self::Network(_), Kind::Networks)
+                | (Self::Group(_), Kind::Groups)
+                | (Self::Policy(_), Kind::Policies)
+                | (Self::Pool(_), Kind::Pools)
+                | (Self::Endpoint(_), Kind::Endpoints)
+        )
     }
 
     fn validate(&self) -> Result<(), InvalidField> {
@@ -245,6 +260,20 @@ impl Object {
             Self::Policy(policy) => client.set_policy(policy).map(drop),
             Self::Pool(pool) => client.set_pool(pool).map(drop),
             Self::Endpoint(endpoint) => client.create_endpoint(&endpoint.request()).map(drop),
+        }
+    }
+
+    /// Lets the router have it no longer.
+    pub(super) fn remove(&self, client: &Client) -> Result<(), ClientError> {
+        match self {
+            Self::Tenant(tenant) => client.remove_tenant(&tenant.name),
+            Self::Network(network) => client.remove_network(&network.name),
+            Self::Group(group) => client.remove_group(&group.network, &group.name),
+            Self::Policy(policy) => {
+                client.set_policy(&ScopePolicy { scope: policy.scope.clone(), policy: None }).map(drop)
+            }
+            Self::Pool(pool) => client.remove_pool(&pool.network, &pool.name).map(drop),
+            Self::Endpoint(endpoint) => client.remove_endpoint(&endpoint.network, &endpoint.name).map(drop),
         }
     }
 }

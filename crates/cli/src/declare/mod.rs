@@ -16,14 +16,15 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::Path;
 
-/// Lets the router have what a file says. What is not in the file stays as it is.
+/// Lets the router have what a file says. What is not in the file stays as it is, unless it is to be pruned.
 pub(crate) fn apply(options: &ApplyOptions, client: &Client) -> Result<(), Failure> {
     let is_standard_input = options.file == Path::new("-");
     let shown = if is_standard_input { "standard input".into() } else { options.file.display().to_string() };
     let text = read(&options.file).map_err(|error| Failure::new(format_args!("cannot read {shown}: {error}")))?;
     let wanted = Declaration::parse(&text).map_err(|error| Failure::new(format_args!("{shown}: {error}")))?;
     let present = Declaration::of_router(client)?;
-    let plan = Plan::new(&wanted, &present).map_err(|error| Failure::new(format_args!("{shown}: {error}")))?;
+    let mut plan = Plan::new(&wanted, &present).map_err(|error| Failure::new(format_args!("{shown}: {error}")))?;
+    plan.prune(&options.prune, &wanted, &present);
     for (number, change) in plan.changes().iter().enumerate() {
         if !options.dry_run {
             change.carry_out(client).map_err(|error| {

@@ -1,10 +1,11 @@
 //! Plans: the changes from what a router has to what a file says.
 
 use super::declaration::{Declaration, DeclarationError, Object};
+use crate::args::Kind;
 use rdmesh_fabric::{Client, ClientError};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Changes, in the order in which they can be made.
 pub(super) struct Plan {
@@ -63,6 +64,17 @@ impl Plan {
         Ok(plan)
     }
 
+    /// Removes, last, the objects of some kinds that are present and not wanted: what is on a network before the network.
+    pub(super) fn prune(&mut self, kinds: &[Kind], wanted: &Declaration, present: &Declaration) {
+        let wanted: BTreeSet<_> = wanted.objects().map(|object| (object.kind(), object.key())).collect();
+        let is_pruned = |object: &Object| {
+            kinds.iter().any(|kind| object.is_of(*kind)) && !wanted.contains(&(object.kind(), object.key()))
+        };
+        let pruned: Vec<Object> = present.objects().filter(is_pruned).collect();
+        let removal = |object| Change { action: Action::Remove, object, differences: Vec::new() };
+        self.changes.extend(pruned.into_iter().rev().map(removal));
+    }
+
     pub(super) fn changes(&self) -> &[Change] {
         &self.changes
     }
@@ -93,7 +105,10 @@ impl Change {
     }
 
     pub(super) fn carry_out(&self, client: &Client) -> Result<(), ClientError> {
-        self.object.set(client)
+        match self.action {
+            Action::Remove => self.object.remove(client),
+            Action::Create | Action::Change => self.object.set(client),
+        }
     }
 
     /// In one line, with one more for each field that changes.
@@ -183,6 +198,39 @@ policies: [{scope: host/a, policy: {rate: {bits_per_second: 2000}}}]";
         ];
         assert_eq!(plan(other, present).unwrap(), expected);
         assert_eq!(plan("policies: [{scope: host/a}]", present).unwrap(), ["removed policy `host/a`"]);
+    }
+
+    #[test]
+    fn what_is_not_wanted_of_some_kinds_goes_last_and_networks_after_what_is_on_them() {
+        let present = "
+tenants: [{name: acme}, {name: other}]
+networks: [{name: blue, vni: 7, subnets: [10.7.0.0/24]}, {name: red, vni: 8, subnets: [10.8.0.0/24]}]
+groups: [{network: blue, name: db}, {network: red, name: db}]
+policies: [{scope: host/a, policy: {weight: 7}}]
+endpoints: [{network: red, name: server, addresses: [10.8.0.9]}]";
+        let wanted = "
+tenants: [{name: acme, max_networks: 3}]
+networks: [{name: blue, vni: 7, subnets: [10.7.0.0/24]}]
+groups: [{network: blue, name: db}]";
+        let [wanted, present] = [wanted, present].map(|text| Declaration::parse(text).unwrap());
+        let pruned = |kinds: &[Kind]| -> Vec<String> {
+            let mut plan = Plan::new(&wanted, &present).unwrap();
+            plan.prune(kinds, &wanted, &present);
+            plan.changes().iter().map(|change| change.describe(true)).collect()
+        };
+        let change = "would change tenant `acme`\n  max_networks: null -> 3";
+        assert_eq!(pruned(&[]), [change]);
+        assert_eq!(pruned(&[Kind::Groups]), [change, "would remove group `red/db`"]);
+        assert_eq!(
+            pruned(&[Kind::Networks, Kind::Endpoints, Kind::Tenants, Kind::Policies]),
+            [
+                change,
+                "would remove endpoint `red/server`",
+                "would remove policy `host/a`",
+                "would remove network `red`",
+                "would remove tenant `other`"
+            ]
+        );
     }
 
     #[test]
