@@ -189,11 +189,16 @@ fn a_trace_names_what_lets_nothing_through() {
     let (report, is_through) = trace(&hosts, &to);
     assert!(!is_through && finding(&report, "fail", "groups").contains("lets blue/e begin a connection"), "{report:#}");
     hosts.lab(1).command(&["group", "rm", "db", "--net", "blue"]).ok();
+    assert_says(&doctor(hosts.lab(0), ""), &["ok    paths: 1 host answers full packets"]);
     // A network that carries less than its ends believe.
     let link = |mtu: &str| inside(hosts.switch(), &["ip", "link", "set", "port1", "mtu", mtu]);
     link("1500");
     let (report, is_through) = trace(&hosts, &to);
     assert!(!is_through && finding(&report, "fail", "probes").contains("0 of 10 of 4096"), "{report:#}");
+    assert_says(
+        &doctor(hosts.lab(0), ""),
+        &["FAIL", "host host1 at 192.0.2.2 answers short packets, and none with 4096 bytes"],
+    );
     link("9000");
     // A blocked port.
     let filter = |rules: &str| inside(hosts.netns(1), &["nft", rules]);
@@ -201,6 +206,7 @@ fn a_trace_names_what_lets_nothing_through() {
     let (report, is_through) = trace(&hosts, &to);
     assert!(!is_through && finding(&report, "fail", "probes").contains("has answered none"), "{report:#}");
     assert!(report["hops"].as_array().is_some_and(Vec::is_empty));
+    assert_says(&doctor(hosts.lab(0), ""), &["warn", "host host1 at 192.0.2.2 answers no packets"]);
     filter("delete table inet block");
     // An endpoint that has gone, of which this host was told by hand.
     ends[1].kill();

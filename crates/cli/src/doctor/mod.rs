@@ -3,6 +3,7 @@
 mod device;
 mod failed_requests;
 mod host;
+mod hosts;
 mod limits;
 mod packages;
 pub(crate) mod path;
@@ -52,6 +53,7 @@ fn all(client: &Client, state: &StateDir) -> Vec<Finding> {
     if let Some(status) = &status {
         findings.extend(store::check(status));
         findings.extend(tunnel::check(status, client));
+        findings.extend(hosts::check(client));
         findings.extend(failed_requests::check(client));
         findings.extend(rates::check(client));
     }
