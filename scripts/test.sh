@@ -69,7 +69,7 @@ part_programs() {
 part_hosts() {
     need run test
     build_product tested
-    run_tests hosts
+    run_tests hosts wireshark
 }
 
 part_native() {

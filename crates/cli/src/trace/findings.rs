@@ -42,9 +42,10 @@ fn silence(place: &Place, host: &Peer, client: &Client) -> Result<Vec<Finding>, 
         "probes",
         format!("the router of host {} has answered none", host.name),
         format!(
-            "does a firewall drop UDP port 6081 between the hosts? `rdmesh doctor` on {} says what arrives there; a router of an \
-             older version answers no probes",
-            host.name
+            "does it know {own} (`rdmesh peer ls` on {host}, where hosts are told of each other by hand)? Does a firewall drop UDP \
+             port 6081 between the hosts (`rdmesh doctor` there says what arrives)? A router of an older version answers no probes",
+            own = place.own,
+            host = host.name
         ),
     ));
     Ok(findings)
