@@ -32,6 +32,7 @@ f.held_for = ProtoField.uint32("rdmesh.probe.held", "Held by the other router (n
 f.waited_for = ProtoField.uint32("rdmesh.probe.waited", "Waited in its socket (ns)")
 f.is_here = ProtoField.bool("rdmesh.probe.endpoint", "The address is an endpoint's there", 8, nil, 0x01)
 f.is_allowed = ProtoField.bool("rdmesh.probe.allowed", "Security groups let the sender connect", 8, nil, 0x02)
+f.version = ProtoField.string("rdmesh.probe.version", "Version of the other router")
 -- The seal: an option of Geneve.
 f.seal = ProtoField.none("rdmesh.seal", "Seal")
 f.session = ProtoField.uint64("rdmesh.seal.session", "Session", base.HEX)
@@ -42,7 +43,7 @@ local SELECTIVE_ACK = 0xdc
 local BTH_LEN, DETH_LEN = 12, 8
 local TELEMETRY_LEN = 16
 -- Of a probe's 256 bytes: as many as a capture that cuts packets short has of it.
-local PROBE_HEAD, PROBE_CLASS = 49, 0x32
+local PROBE_HEAD, PROBE_CLASS = 52, 0x32
 local GENEVE_LEN, OPTION_LEN, SEAL_LEN = 8, 4, 32
 local SEAL_CLASS, SEAL_TYPE = 0xff6d, 0x81
 
@@ -112,6 +113,8 @@ local function dissect_probe(tvb, mad, tree)
     if tvb(mad + 44, 4):uint() ~= 0xffffffff then probe:add(f.waited_for, tvb(mad + 44, 4)) end
     probe:add(f.is_here, tvb(mad + 48, 1))
     probe:add(f.is_allowed, tvb(mad + 48, 1))
+    local numbers = { tvb(mad + 49, 1):uint(), tvb(mad + 50, 1):uint(), tvb(mad + 51, 1):uint() }
+    probe:add(f.version, tvb(mad + 49, 3), table.concat(numbers, "."))
     return "answer to a probe"
 end
 

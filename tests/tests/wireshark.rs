@@ -98,8 +98,13 @@ fn probes_and_their_answers_are_taken_apart() {
     until(LIMIT, "the capture has begun", || probes.exists().then_some(()));
     hosts.lab(0).command(&["trace", "blue/e", &Hosts::ip(1)]);
     capture.finish(LIMIT).ok();
-    let answers = fields(&probes, "rdmesh.probe.answer == 1", &["rdmesh.probe.tid", "rdmesh.probe.endpoint"]);
+    let answers = fields(
+        &probes,
+        "rdmesh.probe.answer == 1",
+        &["rdmesh.probe.tid", "rdmesh.probe.endpoint", "rdmesh.probe.version"],
+    );
     assert!(!answers.is_empty() && answers.iter().all(|row| row[1] == "0"), "there is no endpoint: {answers:?}");
+    assert_eq!(answers[0][2], env!("CARGO_PKG_VERSION"));
     let asked = fields(&probes, "rdmesh.probe.answer == 0", &["rdmesh.probe.tid", "frame.number"]);
     assert!(answers.iter().all(|answer| asked.iter().any(|probe| probe[0] == answer[0])), "{asked:?}\n{answers:?}");
 }

@@ -16,8 +16,13 @@ struct Way<'a> {
 
 /// What the probes have shown.
 enum Shown {
-    /// Full packets get there, in so many µs there and back.
-    Through(f64),
+    /// Full packets get there.
+    Through {
+        /// Time there and back, in µs.
+        time: f64,
+        /// Version of the router there.
+        version: String,
+    },
     /// Only short ones do.
     ShortOnly {
         bytes: u32,
@@ -58,7 +63,8 @@ fn probe(way: &Way<'_>, client: &Client) -> Shown {
         client.probe_path(way.network, way.endpoint, &order)
     };
     let round_trip = |probes: &[PathProbe]| {
-        let mut times: Vec<f64> = probes.iter().filter_map(|probe| Some(probe.answer?.round_trip_us)).collect();
+        let mut times: Vec<f64> =
+            probes.iter().filter_map(|probe| Some(probe.answer.as_ref()?.round_trip_us)).collect();
         times.sort_by(f64::total_cmp);
         times.get(times.len() / 2).copied()
     };
@@ -67,7 +73,8 @@ fn probe(way: &Way<'_>, client: &Client) -> Shown {
         Err(error) => return Shown::Unsent(error.to_string()),
     };
     if let Some(time) = round_trip(&full) {
-        return Shown::Through(time);
+        let version = full.iter().find_map(|probe| Some(probe.answer.as_ref()?.version.clone()));
+        return Shown::Through { time, version: version.unwrap_or_default() };
     }
     let bytes = full.first().map_or(0, |probe| probe.bytes);
     match ask(false) {
@@ -79,8 +86,10 @@ fn probe(way: &Way<'_>, client: &Client) -> Shown {
 
 fn findings(ways: &[Way<'_>], shown: &[Shown]) -> Vec<Finding> {
     let mut found = Vec::new();
-    let times: Vec<f64> =
-        shown.iter().filter_map(|shown| if let Shown::Through(time) = shown { Some(*time) } else { None }).collect();
+    let times: Vec<f64> = shown
+        .iter()
+        .filter_map(|shown| if let Shown::Through { time, .. } = shown { Some(*time) } else { None })
+        .collect();
     if let Some(slowest) = times.iter().copied().max_by(f64::total_cmp) {
         let hosts =
             if times.len() == 1 { "1 host answers".to_owned() } else { format!("{} hosts answer", times.len()) };
@@ -90,7 +99,12 @@ fn findings(ways: &[Way<'_>], shown: &[Shown]) -> Vec<Finding> {
         let place = format!("host {} at {}", host.name, host.address);
         let trace = format!("rdmesh trace {network}/{endpoint} {network}/{to}");
         match shown {
-            Shown::Through(_) => {}
+            Shown::Through { version, .. } if version != OWN_VERSION => found.push(Finding::warn(
+                "versions",
+                format!("{place} runs version {version}, this one {OWN_VERSION}"),
+                "the same version on all hosts: what one of them can do, the other may not",
+            )),
+            Shown::Through { .. } => {}
             Shown::ShortOnly { bytes } => found.push(Finding::fail(
                 SUBJECT,
                 format!("{place} answers short packets, and none with {bytes} bytes: the network between carries less than this host's MTU"),
@@ -108,6 +122,7 @@ fn findings(ways: &[Way<'_>], shown: &[Shown]) -> Vec<Finding> {
 }
 
 const SUBJECT: &str = "paths";
+const OWN_VERSION: &str = env!("CARGO_PKG_VERSION");
 /// Probes of each size to a host: one may be lost.
 const PROBES: u32 = 3;
 /// Hosts that are probed at a time, and in all.
@@ -136,12 +151,18 @@ mod tests {
         let (network, endpoint): (Name, Name) = ("blue".parse().unwrap(), "a".parse().unwrap());
         let way = |host| Way { host, network: &network, endpoint: &endpoint, to: [10, 7, 0, 3].into() };
         let ways: Vec<Way<'_>> = hosts.iter().map(way).collect();
-        let shown = [Shown::Through(60.0), Shown::Through(80.4), Shown::ShortOnly { bytes: 4096 }, Shown::Nothing];
+        let shown = [
+            Shown::Through { time: 60.0, version: OWN_VERSION.into() },
+            Shown::Through { time: 80.4, version: "9.0.0".into() },
+            Shown::ShortOnly { bytes: 4096 },
+            Shown::Nothing,
+        ];
         let text: Vec<String> = findings(&ways, &shown).iter().map(Finding::text).collect();
         assert_eq!(text[0], "ok    paths: 2 hosts answer full packets, the slowest after 80 us");
-        assert!(text[1].starts_with("FAIL  paths: host d") && text[1].contains("none with 4096 bytes"), "{text:?}");
+        assert!(text[1].starts_with("warn  versions: host c") && text[1].contains("runs version 9.0.0"), "{text:?}");
+        assert!(text[2].starts_with("FAIL  paths: host d") && text[2].contains("none with 4096 bytes"), "{text:?}");
         assert!(
-            text[2].starts_with("warn  paths: host e") && text[2].contains("rdmesh trace blue/a blue/10.7.0.3"),
+            text[3].starts_with("warn  paths: host e") && text[3].contains("rdmesh trace blue/a blue/10.7.0.3"),
             "{text:?}"
         );
         assert!(findings(&[], &[]).is_empty());

@@ -75,7 +75,7 @@ fn sizes(short: &[PathProbe], full: &[PathProbe], host: &Peer) -> Finding {
 
 /// Whether the other router has the endpoint.
 fn presence(place: &Place, probes: &[PathProbe]) -> Option<Finding> {
-    let answer = probes.iter().find_map(|probe| probe.answer)?;
+    let answer = probes.iter().find_map(|probe| probe.answer.as_ref())?;
     let Location::Host(host) = &place.location else { return None };
     let lost = || {
         Finding::fail(
@@ -93,7 +93,7 @@ fn presence(place: &Place, probes: &[PathProbe]) -> Option<Finding> {
 /// What security groups say of a connection, on this host and on the other.
 fn groups(place: &Place, probes: &[PathProbe]) -> Finding {
     let here = probes.iter().all(|probe| probe.is_allowed);
-    let answer = probes.iter().find_map(|probe| probe.answer);
+    let answer = probes.iter().find_map(|probe| probe.answer.as_ref());
     let there = answer.is_none_or(|answer| answer.is_allowed || !answer.is_endpoint);
     let (from, to) = (&place.from, &place.to);
     let fix = format!("`rdmesh group ls` lists them; `rdmesh group set --help` shows how {from} is let in");

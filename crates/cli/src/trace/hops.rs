@@ -23,10 +23,10 @@ impl Hop {
 
 /// The hops to `host` and back, in their order.
 pub(super) fn of(probes: &[PathProbe], host: &Name) -> Vec<Hop> {
-    let answered: Vec<(&PathProbe, PathAnswer)> =
-        probes.iter().filter_map(|probe| Some((probe, probe.answer?))).collect();
-    let hop = |name: &str, time: &dyn Fn(&PathProbe, PathAnswer) -> Option<f64>| {
-        Hop::of(name.to_owned(), answered.iter().filter_map(|(probe, answer)| time(probe, *answer)).collect())
+    let answered: Vec<(&PathProbe, &PathAnswer)> =
+        probes.iter().filter_map(|probe| Some((probe, probe.answer.as_ref()?))).collect();
+    let hop = |name: &str, time: &dyn Fn(&PathProbe, &PathAnswer) -> Option<f64>| {
+        Hop::of(name.to_owned(), answered.iter().filter_map(|(probe, answer)| time(probe, answer)).collect())
     };
     [
         hop("this host: worker makes the packet", &|probe, _| Some(probe.worker_us + probe.send_us?)),
@@ -42,7 +42,7 @@ pub(super) fn of(probes: &[PathProbe], host: &Name) -> Vec<Hop> {
 }
 
 /// What is left of the round trip.
-fn on_the_way(answer: PathAnswer) -> f64 {
+fn on_the_way(answer: &PathAnswer) -> f64 {
     let elsewhere =
         answer.peer_socket_us.unwrap_or_default() + answer.peer_worker_us + answer.socket_us.unwrap_or_default();
     (answer.round_trip_us - elsewhere).max(0.0)
@@ -70,11 +70,12 @@ mod tests {
             socket_us: Some(10.0),
             is_endpoint: true,
             is_allowed: true,
+            version: "0.1.0".to_owned(),
         };
         let probe =
             PathProbe { bytes: 256, worker_us: 3.0, send_us: Some(2.0), is_allowed: true, answer: Some(answer) };
-        let lost = PathProbe { answer: None, ..probe };
-        let hops = of(&[probe, lost], &"b".parse().unwrap());
+        let lost = PathProbe { answer: None, ..probe.clone() };
+        let hops = of(&[probe, lost.clone()], &"b".parse().unwrap());
         let times: Vec<f64> = hops.iter().map(|hop| hop.p50_us).collect();
         assert_eq!(times, [5.0, 69.0, 20.0, 1.0, 10.0, 100.0]);
         assert!(table(&hops).to_string().contains("b: worker answers"));

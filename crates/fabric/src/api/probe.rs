@@ -19,7 +19,7 @@ pub struct ProbePath {
 }
 
 /// A probe. Times are in µs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathProbe {
     /// Bytes of payload.
     pub bytes: u32,
@@ -34,7 +34,7 @@ pub struct PathProbe {
 }
 
 /// The answer to a probe. Times are in µs.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct PathAnswer {
     /// From the making of the packet until this router's worker had the answer.
     pub round_trip_us: f64,
@@ -48,4 +48,6 @@ pub struct PathAnswer {
     pub is_endpoint: bool,
     /// Whether security groups, as the other router knows them, let the endpoint connect to some port of the address.
     pub is_allowed: bool,
+    /// Version of the other router.
+    pub version: String,
 }

@@ -8,7 +8,7 @@ use super::management::{GSI, GSI_QKEY, MadError};
 use crate::capture::Captures;
 use crate::path::{Envelope, Opened, Origin, Route, Routes, Transmits, flow};
 use crate::timer::Time;
-use crate::wire::{Header, Op, Probe, ProbeAnswer, Service};
+use crate::wire::{Header, Op, Probe, ProbeAnswer, RouterVersion, Service};
 use alloc::collections::VecDeque;
 use core::convert::Infallible;
 use core::time::Duration;
@@ -188,11 +188,8 @@ impl PathProbes<'_> {
 /// What this router knows of an address that is probed.
 fn known_of(routes: &Routes, vni: Vni, source: Gid, dest: Gid) -> ProbeAnswer {
     let is_here = routes.find(vni, dest) == Route::Local;
-    ProbeAnswer {
-        is_here,
-        is_allowed: is_here && routes.access().may_begin(vni, source, dest),
-        ..ProbeAnswer::default()
-    }
+    let is_allowed = is_here && routes.access().may_begin(vni, source, dest);
+    ProbeAnswer { is_here, is_allowed, version: RouterVersion::OWN, ..ProbeAnswer::default() }
 }
 
 /// Adds what may never be asked for: the oldest goes.

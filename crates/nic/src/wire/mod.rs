@@ -29,6 +29,6 @@ pub use header::{DEFAULT_PKEY, Header, Op, Part, Service, padded};
 pub use icrc::{ICRC_LEN, IdSolver};
 pub use ip::IpUdp;
 pub use malformed::Malformed;
-pub use probe::{Probe, ProbeAnswer};
+pub use probe::{Probe, ProbeAnswer, RouterVersion};
 pub use selective::{SEQUENCE_WINDOW, SelectiveAck};
 pub use telemetry::Telemetry;

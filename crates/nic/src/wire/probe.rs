@@ -7,10 +7,12 @@
 //! 4 bytes  time in ns for which the other router held the probe before it answered
 //! 4 bytes  time in ns for which the probe had waited in that router's socket; all ones if that is not known
 //! 1 byte   bit 0: the address that was probed is an endpoint's there; bit 1: security groups let the sender connect to it
+//! 3 bytes  version of the other router: major, minor, patch
 //! ```
 //!
 //! A probe may be longer than other management datagrams, to test the path's MTU, and its answer is as long.
 
+use core::fmt;
 use core::time::Duration;
 
 /// A probe, or the answer to one.
@@ -33,6 +35,33 @@ pub struct ProbeAnswer {
     pub is_here: bool,
     /// Whether security groups, as that router knows them, let the sender begin a connection to some port of it.
     pub is_allowed: bool,
+    /// Version of the router.
+    pub version: RouterVersion,
+}
+
+/// Version of a router.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct RouterVersion {
+    pub major: u8,
+    pub minor: u8,
+    pub patch: u8,
+}
+
+impl RouterVersion {
+    /// That of this program.
+    pub const OWN: Self = Self {
+        major: number(env!("CARGO_PKG_VERSION_MAJOR")),
+        minor: number(env!("CARGO_PKG_VERSION_MINOR")),
+        patch: number(env!("CARGO_PKG_VERSION_PATCH")),
+    };
+}
+
+impl fmt::Display for RouterVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { major, minor, patch } = self;
+        write!(f, "{major}.{minor}.{patch}")
+    }
 }
 
 impl Probe {
@@ -53,6 +82,8 @@ impl Probe {
         out[DATA..DATA + 4].copy_from_slice(&nanos(answer.held).to_be_bytes());
         out[DATA + 4..DATA + 8].copy_from_slice(&answer.waited.map_or(UNKNOWN, nanos).to_be_bytes());
         out[DATA + 8] = u8::from(answer.is_here) | u8::from(answer.is_allowed) << 1;
+        let RouterVersion { major, minor, patch } = answer.version;
+        out[DATA + 9..DATA + 12].copy_from_slice(&[major, minor, patch]);
     }
 
     /// The probe that a datagram of the general service interface carries, if it is one.
@@ -71,8 +102,17 @@ impl Probe {
             waited: (waited != UNKNOWN).then(|| Duration::from_nanos(waited.into())),
             is_here: flags & 1 != 0,
             is_allowed: flags & 2 != 0,
+            version: RouterVersion { major: payload[DATA + 9], minor: payload[DATA + 10], patch: payload[DATA + 11] },
         });
         Some(Self { tid, answer })
+    }
+}
+
+/// A number in decimal.
+const fn number(text: &str) -> u8 {
+    match u8::from_str_radix(text, 10) {
+        Ok(number) => number,
+        Err(_) => panic!("a version's number is of one byte"),
     }
 }
 
@@ -97,10 +137,12 @@ mod tests {
             tid: u64,
             len in 256..=4096_usize,
             answer: Option<(u32, Option<u32>, bool, bool)>,
+            version: (u8, u8, u8),
         ) {
+            let version = RouterVersion { major: version.0, minor: version.1, patch: version.2 };
             let nanos = |n: u32| Duration::from_nanos(n.min(UNKNOWN - 1).into());
             let answer = answer.map(|(held, waited, is_here, is_allowed)| {
-                ProbeAnswer { held: nanos(held), waited: waited.map(nanos), is_here, is_allowed }
+                ProbeAnswer { held: nanos(held), waited: waited.map(nanos), is_here, is_allowed, version }
             });
             let probe = Probe { tid, answer };
             let mut bytes = vec![0xee; len];

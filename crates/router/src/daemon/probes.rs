@@ -73,6 +73,7 @@ fn answer(sent: Time, reply: &ProbeReply) -> PathAnswer {
         socket_us: reply.waited.map(micros),
         is_endpoint: reply.answer.is_here,
         is_allowed: reply.answer.is_allowed,
+        version: reply.answer.version.to_string(),
     }
 }
 
