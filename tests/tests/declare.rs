@@ -59,6 +59,8 @@ fn a_router_becomes_what_a_file_says_and_tells_it_again() {
         let same = apply(&told, &[]).ok().text;
         assert!(same.starts_with("created: 0, changed: 0, removed: 0"), "{told}\n{same}");
     }
+    let wide = lab.command(&["get", "-o", "wide", "groups", "networks"]).ok().text;
+    assert!(wide.lines().count() == 3 && wide.contains("allow_from=endpoint/client@7471"), "{wide}");
     let groups = lab.command(&["get", "groups"]).ok().text;
     assert!(groups.contains("endpoint/client@7471") && !groups.contains("tenants"), "{groups}");
 

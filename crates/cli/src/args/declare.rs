@@ -49,4 +49,6 @@ pub(crate) enum Kind {
 pub(crate) enum Format {
     Yaml,
     Json,
+    /// A table, a line for each object
+    Wide,
 }

@@ -191,6 +191,15 @@ impl Object {
         fields
     }
 
+    /// Its fields beside its name in one line, as `policy.rate.bits_per_second=1000`; without those that have no value.
+    pub(super) fn details(&self) -> String {
+        let mut details = Vec::new();
+        describe("", &without_defaults(self.fields()), &mut details);
+        let is_name = |detail: &String| ["name=", "network=", "scope="].iter().any(|name| detail.starts_with(name));
+        details.retain(|detail| !is_name(detail));
+        details.join(" ")
+    }
+
     /// Whether a policy may have lowered the numbers of a field when the object was made.
     pub(super) fn is_lowered(&self, field: &str) -> bool {
         matches!((self, field), (Self::Endpoint(_), "quota"))
@@ -285,6 +294,19 @@ impl StayingEndpoint {
     }
 }
 
+/// Adds the fields of a value, each with its path.
+fn describe(path: &str, value: &Value, details: &mut Vec<String>) {
+    let plain = |value: &Value| value.as_str().map_or_else(|| value.to_string(), str::to_owned);
+    match value {
+        Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+            let path = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            describe(&path, value, details);
+        }),
+        Value::Array(list) => details.push(format!("{path}={}", list.iter().map(plain).collect::<Vec<_>>().join(","))),
+        other => details.push(format!("{path}={}", plain(other))),
+    }
+}
+
 /// A value without null fields and empty lists.
 fn without_defaults(value: Value) -> Value {
     let is_default = |value: &Value| match value {
@@ -345,6 +367,10 @@ endpoints:
         for text in [serde_saphyr::to_string(&printed).unwrap(), printed.to_string()] {
             assert_eq!(Declaration::parse(&text).unwrap(), parsed, "{text}");
         }
+        let details: Vec<String> = parsed.objects().map(|object| object.details()).collect();
+        assert_eq!(details[0], "max_networks=2");
+        assert_eq!(details[2], "allow_from=10.7.0.0/28,endpoint/client@7471 members=server");
+        assert!(details[3].contains("policy.rate.bits_per_second=1000000000"), "{}", details[3]);
         assert_eq!(parsed.only(&[Kind::Pools]).objects().count(), 1);
     }
 

@@ -9,6 +9,7 @@ mod plan;
 use crate::args::{ApplyOptions, Format, GetOptions};
 use crate::failure::Failure;
 use crate::show::{print_json, print_line};
+use crate::table::Table;
 use declaration::Declaration;
 use plan::{Action, Plan};
 use rdmesh_fabric::Client;
@@ -47,12 +48,19 @@ pub(crate) fn apply(options: &ApplyOptions, client: &Client) -> Result<(), Failu
     ))
 }
 
-/// Prints what has been declared, in the form that `apply` reads.
+/// Prints what has been declared, in the form that `apply` reads, or as a table.
 pub(crate) fn get(options: &GetOptions, client: &Client) -> Result<(), Failure> {
-    let declared = Declaration::of_router(client)?.only(&options.kinds).to_value();
+    let declared = Declaration::of_router(client)?.only(&options.kinds);
     match options.output {
-        Format::Json => print_json(&declared),
-        Format::Yaml => print_line(serde_saphyr::to_string(&declared)?.trim_end()),
+        Format::Json => print_json(&declared.to_value()),
+        Format::Yaml => print_line(serde_saphyr::to_string(&declared.to_value())?.trim_end()),
+        Format::Wide => {
+            let mut table = Table::new(&["KIND", "NAME", "FIELDS"]);
+            for object in declared.objects() {
+                table.row([object.kind().to_owned(), object.key(), object.details()]);
+            }
+            print_line(table)
+        }
     }
 }
 
