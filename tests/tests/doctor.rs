@@ -206,7 +206,7 @@ fn a_trace_names_what_lets_nothing_through() {
     let (report, is_through) = trace(&hosts, &to);
     assert!(!is_through && finding(&report, "fail", "probes").contains("has answered none"), "{report:#}");
     assert!(report["hops"].as_array().is_some_and(Vec::is_empty));
-    assert_says(&doctor(hosts.lab(0), ""), &["warn", "host host1 at 192.0.2.2 answers no packets"]);
+    assert_says(&doctor(hosts.lab(0), ""), &["warn", "host host1 at 192.0.2.2 does not answer"]);
     filter("delete table inet block");
     // An endpoint that has gone, of which this host was told by hand.
     ends[1].kill();

@@ -112,8 +112,8 @@ fn findings(ways: &[Way<'_>], shown: &[Shown]) -> Vec<Finding> {
             )),
             Shown::Nothing => found.push(Finding::warn(
                 SUBJECT,
-                format!("{place} answers no packets, of which {PROBES} full ones and as many short ones were sent"),
-                format!("is its router running, and UDP port 6081 open between the hosts? {trace}"),
+                format!("{place} does not answer: {PROBES} full packets and {PROBES} short ones were sent"),
+                format!("is its router running, does it know this host's endpoints, is UDP port 6081 open? {trace}"),
             )),
             Shown::Unsent(why) => found.push(Finding::warn(SUBJECT, format!("{place} was not probed: {why}"), trace)),
         }

@@ -16,7 +16,7 @@ pub(super) fn of(
     let mut findings = match &place.location {
         Location::Host(host) if answered(short) == 0 => silence(place, host, client)?,
         Location::Host(host) => vec![sizes(short, full, host)],
-        Location::Here | Location::Unknown => vec![Finding::ok("path", "one copy in shared memory, by the router")],
+        Location::Here | Location::Unknown => vec![Finding::ok("path", "within this host, by its router")],
     };
     findings.extend(presence(place, short));
     findings.push(groups(place, short));

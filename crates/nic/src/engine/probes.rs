@@ -11,6 +11,7 @@ use crate::timer::Time;
 use crate::wire::{Header, Op, Probe, ProbeAnswer, RouterVersion, Service};
 use alloc::collections::VecDeque;
 use core::convert::Infallible;
+use core::net::IpAddr;
 use core::time::Duration;
 use rdmesh_verbs::{AddressVector, Gid, Mtu, Psn, Vni};
 
@@ -82,6 +83,7 @@ struct Sent {
 
 struct Reply {
     tid: u64,
+    from: IpAddr,
     reply: ProbeReply,
 }
 
@@ -127,7 +129,7 @@ impl Probes {
             Route::Local => {
                 let reply = ProbeReply { at: now, waited: None, answer: known_of(routes, vni, source, dest) };
                 remember(&mut self.sent, Sent { tid, at: now });
-                remember(&mut self.replies, Reply { tid, reply });
+                self.keep(Reply { tid, from: dest.ip(), reply });
                 Ok(())
             }
             Route::External => Err(ProbeError::External),
@@ -146,7 +148,7 @@ impl Probes {
         let waited = opened.received.map(|received| Duration::from_nanos(now.0.saturating_sub(received.0)));
         if let Some(answer) = probe.answer {
             let reply = ProbeReply { at: now, waited, answer };
-            remember(&mut self.replies, Reply { tid: probe.tid, reply });
+            self.keep(Reply { tid: probe.tid, from: host, reply });
             return Ok(());
         }
         let (source, dest) = (opened.ip.source, opened.ip.dest);
@@ -155,6 +157,17 @@ impl Probes {
         let to = Envelope::on_host(host, vni, dest, &av, flow(GSI, GSI));
         let len = opened.payload.len();
         self.push(Outgoing { to, tid: probe.tid, len, answer: Some((now, answer)) }).ok_or(MadError::Full)
+    }
+
+    /// Keeps an answer. A host that answers more than it was asked loses its own answers only.
+    fn keep(&mut self, reply: Reply) {
+        let is_its = |kept: &Reply| kept.from == reply.from;
+        if self.replies.iter().filter(|kept| is_its(kept)).count() >= MOST_OF_HOST
+            && let Some(oldest) = self.replies.iter().position(is_its)
+        {
+            self.replies.remove(oldest);
+        }
+        remember(&mut self.replies, reply);
     }
 
     fn push(&mut self, outgoing: Outgoing) -> Option<()> {
@@ -202,5 +215,7 @@ fn remember<T>(list: &mut VecDeque<T>, new: T) {
 
 /// Probes that wait, or are remembered.
 const QUEUE: usize = 64;
+/// Answers of one host that are remembered.
+const MOST_OF_HOST: usize = 8;
 /// Probes that are sent before queue pairs have their turn.
 const PROBES_PER_POLL: usize = 4;

@@ -1,5 +1,5 @@
 //! Probes of the path between two endpoints, which routers send and answer: management datagrams of the vendor class that
-//! `ibping` uses (0x32 with the OUI of the OpenIB Alliance; IBA 16.5.1).
+//! `ibping` uses (0x32 with the OUI of the OpenIB Alliance; IBA 16.5).
 //!
 //! An answer has, from the beginning of the data on:
 //!

@@ -96,7 +96,7 @@ impl Allocator {
         if self.registry.check_unused(name).is_err() {
             return Ok(Some(known));
         }
-        let is_same = |there: &Network| there.vni == known.vni && there.subnets == known.subnets;
+        let is_same = |there: &Network| Network { is_complete: known.is_complete, ..there.clone() } == known;
         match self.ask(member.cluster().network(name)) {
             Ok(there) if there.as_ref().is_some_and(is_same) => Ok(Some(known)),
             Ok(there) => {
