@@ -88,11 +88,13 @@ struct Reply {
 }
 
 impl Probes {
+    #[inline]
     pub(super) fn has_outgoing(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
     /// Appends waiting probes and answers, for one turn. Returns how many.
+    #[cold]
     pub(super) fn transmit(&mut self, now: Time, to: &mut Transmits, captures: &mut Captures) -> u64 {
         let mut sent = 0;
         for _ in 0..PROBES_PER_POLL {

@@ -11,7 +11,9 @@ impl<P: Platform> Engine<P> {
     pub fn poll_transmit(&mut self, now: Time, to: &mut Transmits) -> bool {
         self.out.now = now;
         let (before, waiting) = (to.count(), self.out.packets());
-        self.wire.mads_sent += self.management.transmit(now, to, &mut self.out.captures);
+        if self.management.has_outgoing() {
+            self.wire.mads_sent += self.management.transmit(now, to, &mut self.out.captures);
+        }
         self.qps.time_wait().transmit(now, to, &mut self.out.captures);
         let start = self.out.spent();
         // Not every posted request becomes a packet: the number of turns is limited too.
