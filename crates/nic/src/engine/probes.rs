@@ -11,16 +11,15 @@ use crate::timer::Time;
 use crate::wire::{Header, Op, Probe, ProbeAnswer, RouterVersion, Service};
 use alloc::collections::VecDeque;
 use core::convert::Infallible;
-use core::net::IpAddr;
 use core::time::Duration;
 use rdmesh_verbs::{AddressVector, Gid, Mtu, Psn, Vni};
 
 /// A probe to be sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ProbeRequest {
-    /// Transaction ID, which tells its answer from others.
+    /// Transaction ID, which tells its answer from those to others of this host.
     pub tid: u64,
-    /// The tenant network.
+    /// Network number of both addresses.
     pub vni: Vni,
     /// The endpoint's own address.
     pub source: Gid,
@@ -35,7 +34,7 @@ pub struct ProbeRequest {
 pub struct ProbeState {
     /// When it left.
     pub sent: Option<Time>,
-    /// Its answer.
+    /// The answer, where it came to this engine, from the host of the address.
     pub answer: Option<ProbeReply>,
 }
 
@@ -83,7 +82,8 @@ struct Sent {
 
 struct Reply {
     tid: u64,
-    from: IpAddr,
+    /// Origin: the host that answered, or this one.
+    from: Route,
     reply: ProbeReply,
 }
 
@@ -131,7 +131,7 @@ impl Probes {
             Route::Local => {
                 let reply = ProbeReply { at: now, waited: None, answer: known_of(routes, vni, source, dest) };
                 remember(&mut self.sent, Sent { tid, at: now });
-                self.keep(Reply { tid, from: dest.ip(), reply });
+                self.keep(Reply { tid, from: Route::Local, reply });
                 Ok(())
             }
             Route::External => Err(ProbeError::External),
@@ -150,7 +150,7 @@ impl Probes {
         let waited = opened.received.map(|received| Duration::from_nanos(now.0.saturating_sub(received.0)));
         if let Some(answer) = probe.answer {
             let reply = ProbeReply { at: now, waited, answer };
-            self.keep(Reply { tid: probe.tid, from: host, reply });
+            self.keep(Reply { tid: probe.tid, from: Route::Host(host), reply });
             return Ok(());
         }
         let (source, dest) = (opened.ip.source, opened.ip.dest);
@@ -191,11 +191,14 @@ impl PathProbes<'_> {
         self.probes.send(self.now, request, self.routes)
     }
 
-    /// What this engine knows of the probe `tid`, which it then forgets.
-    pub fn take(&mut self, tid: u64) -> ProbeState {
+    /// What this engine knows of a probe, which it then forgets. An answer of another host than the address's is none.
+    pub fn take(&mut self, request: &ProbeRequest) -> ProbeState {
+        let ProbeRequest { tid, vni, dest, .. } = *request;
+        let host = self.routes.find(vni, dest);
         let Probes { sent, replies, .. } = &mut *self.probes;
         let sent_at = sent.iter().position(|sent| sent.tid == tid).and_then(|at| sent.remove(at));
-        let reply = replies.iter().position(|reply| reply.tid == tid).and_then(|at| replies.remove(at));
+        let reply =
+            replies.iter().position(|reply| reply.tid == tid && reply.from == host).and_then(|at| replies.remove(at));
         ProbeState { sent: sent_at.map(|sent| sent.at), answer: reply.map(|reply| reply.reply) }
     }
 }

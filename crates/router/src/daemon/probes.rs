@@ -7,8 +7,8 @@ use rdmesh_fabric::{Endpoint, Network};
 use rdmesh_nic::{ProbeError, ProbeReply, ProbeRequest, ProbeState, Time};
 use rdmesh_overlay::Underlay;
 use rdmesh_verbs::{Gid, Mtu, Vni};
-use rustix::rand::{GetRandomFlags, getrandom};
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -29,9 +29,9 @@ pub(super) fn run(
     let room = underlay.map(Underlay::find).transpose()?.map_or(u32::MAX, |underlay| underlay.tenant_mtu());
     let room = network.mtu.map_or(room, |mtu| room.min(mtu.into()));
     let len = if order.is_full { Mtu::for_interface(room) } else { Mtu::B256 };
-    let (vni, first) = (Vni(network.vni), random()?);
-    let request = |n: u32| ProbeRequest { tid: first.wrapping_add(n.into()), vni, source, dest, len };
-    (0..order.count).map(|n| probe(shards, request(n), order.to)).collect()
+    let vni = Vni(network.vni);
+    let request = || ProbeRequest { tid: NEXT_TID.fetch_add(1, Ordering::Relaxed), vni, source, dest, len };
+    (0..order.count).map(|_| probe(shards, request(), order.to)).collect()
 }
 
 /// Sends one probe from the first worker, as other management datagrams, and waits for the answer, which any may get.
@@ -51,7 +51,7 @@ fn probe(shards: &[ShardHandle], request: ProbeRequest, to: IpAddr) -> Result<Pa
         for shard in shards {
             let found = shard.call(move |shard| {
                 let now = shard.now();
-                shard.engine().probes(now).take(request.tid)
+                shard.engine().probes(now).take(&request)
             });
             known = ProbeState { sent: known.sent.or(found.sent), answer: known.answer.or(found.answer) };
         }
@@ -85,11 +85,8 @@ fn micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1000.0
 }
 
-fn random() -> Result<u64, HostError> {
-    let mut bytes = [0; 8];
-    getrandom(&mut bytes, GetRandomFlags::empty()).map_err(|source| HostError::Random(source.into()))?;
-    Ok(u64::from_ne_bytes(bytes))
-}
+/// Transaction ID of the router's next probe: only the host that was asked can answer with it.
+static NEXT_TID: AtomicU64 = AtomicU64::new(1);
 
 /// Probes of one order.
 const MOST_PROBES: u32 = 100;

@@ -15,7 +15,7 @@ fn request(from: &Node, to: Gid, tid: u64) -> ProbeRequest {
 fn probed(world: &mut World, request: &ProbeRequest) -> (bool, Option<(bool, bool)>) {
     world.engines[0].probes(Time(5)).send(request).unwrap();
     world.settle();
-    let states: Vec<_> = world.engines.iter_mut().map(|engine| engine.probes(Time(5)).take(request.tid)).collect();
+    let states: Vec<_> = world.engines.iter_mut().map(|engine| engine.probes(Time(5)).take(request)).collect();
     let answer = states.iter().find_map(|state| state.answer);
     (states[0].sent.is_some(), answer.map(|reply| (reply.answer.is_here, reply.answer.is_allowed)))
 }
@@ -29,7 +29,7 @@ fn the_other_engine_answers_those_of_any_length() {
         for len in [Mtu::B256, Mtu::B1024, Mtu::B4096] {
             let request = ProbeRequest { len, ..request(&a, b.gid, len as u64) };
             assert_eq!(probed(&mut world, &request), (true, Some((true, true))), "{len:?}");
-            let again = world.engines[0].probes(Time(5)).take(request.tid);
+            let again = world.engines[0].probes(Time(5)).take(&request);
             assert_eq!((again.sent, again.answer), (None, None), "it is forgotten");
         }
         assert!(
@@ -64,7 +64,7 @@ fn those_to_other_routers_wait_in_a_short_queue() {
     let outside = Gid::from_ip([172, 16, 0, 9].into());
     assert_eq!(send(&mut world, request(&a, outside, 1)), Err(ProbeError::External));
     assert_eq!(send(&mut world, request(&a, near.gid, 1)), Ok(()));
-    let state = world.engines[0].probes(Time(5)).take(1);
+    let state = world.engines[0].probes(Time(5)).take(&request(&a, near.gid, 1));
     assert!(state.sent.is_some() && state.answer.is_some_and(|reply| reply.answer.is_here), "answered at once");
     for tid in 0..64 {
         assert_eq!(send(&mut world, request(&a, b.gid, tid)), Ok(()));
@@ -72,8 +72,9 @@ fn those_to_other_routers_wait_in_a_short_queue() {
     assert_eq!(send(&mut world, request(&a, b.gid, 64)), Err(ProbeError::Full));
     world.settle();
     // Nobody waits for so many of one host: the last ones are remembered.
-    let answered: Vec<u64> =
-        (0..64).filter(|tid| world.engines[0].probes(Time(5)).take(*tid).answer.is_some()).collect();
+    let answered: Vec<u64> = (0..64)
+        .filter(|tid| world.engines[0].probes(Time(5)).take(&request(&a, b.gid, *tid)).answer.is_some())
+        .collect();
     assert_eq!(answered, (56..64).collect::<Vec<_>>());
 }
 
@@ -88,5 +89,7 @@ fn a_host_that_answers_without_being_asked_loses_its_own_answers_only() {
         world.engines[0].probes(Time(5)).send(&request(&nodes[0], nodes[2].gid, tid)).unwrap();
         world.settle();
     }
-    assert!(world.engines[0].probes(Time(5)).take(2).answer.is_some());
+    // Nor does it answer for the other one, even if it guesses the number.
+    assert!(world.engines[0].probes(Time(5)).take(&request(&nodes[0], nodes[1].gid, 199)).answer.is_none());
+    assert!(world.engines[0].probes(Time(5)).take(&request(&nodes[0], nodes[1].gid, 2)).answer.is_some());
 }
