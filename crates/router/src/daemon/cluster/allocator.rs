@@ -99,10 +99,11 @@ impl Allocator {
         let is_same = |there: &Network| Network { is_complete: known.is_complete, ..there.clone() } == known;
         match self.ask(member.cluster().network(name)) {
             Ok(there) if there.as_ref().is_some_and(is_same) => Ok(Some(known)),
-            Ok(there) => {
-                self.registry.remove_network(name)?;
-                Ok(there)
-            }
+            Ok(there) => match self.registry.remove_network(name) {
+                // Another endpoint that is made now may be on the new one already.
+                Ok(()) | Err(RegistryError::NetworkInUse { .. } | RegistryError::NoSuchNetwork(_)) => Ok(there),
+                Err(error) => Err(error.into()),
+            },
             // Without the store what was known last holds.
             Err(error) => {
                 tracing::warn!(network = %name, %error, "the network is taken for what was known last");
