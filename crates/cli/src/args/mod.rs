@@ -380,7 +380,7 @@ pub(crate) enum NetworkCommand {
     ///
     /// Its security groups go with it, and the policies of its endpoints.
     Rm {
-        /// The network
+        /// Name of the network; `rdmesh network ls` lists them
         network: Name,
     },
     /// Move an interface of the host (a NIC, tap or veth) into a network: endpoints reach what is behind it

@@ -37,7 +37,7 @@ pub(crate) struct Destination {
     pub(crate) target: Target,
 }
 
-/// What the end of a path is known by.
+/// Name or address of the end of a path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Name(Name),

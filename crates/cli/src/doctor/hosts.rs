@@ -14,7 +14,7 @@ struct Way<'a> {
     to: IpAddr,
 }
 
-/// What the probes have shown.
+/// Outcome of the probes to a host.
 enum Shown {
     /// Full packets get there.
     Through {

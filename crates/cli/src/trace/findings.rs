@@ -6,7 +6,7 @@ use crate::failure::Failure;
 use rdmesh_fabric::api::PathProbe;
 use rdmesh_fabric::{Client, Peer};
 
-/// What the probes of both sizes have shown; there are no `full` ones where it was clear without them.
+/// Findings from the probes of both sizes; `full` is empty where no short one was answered, and within a host.
 pub(super) fn of(
     place: &Place,
     short: &[PathProbe],
@@ -51,7 +51,7 @@ fn silence(place: &Place, host: &Peer, client: &Client) -> Result<Vec<Finding>, 
     Ok(findings)
 }
 
-/// What share of the packets of each size gets through.
+/// Probes of each size that were answered.
 fn sizes(short: &[PathProbe], full: &[PathProbe], host: &Peer) -> Finding {
     let (some, all) = (answered(full), full.len());
     let bytes = full.first().map_or(0, |probe| probe.bytes);
@@ -90,7 +90,7 @@ fn presence(place: &Place, probes: &[PathProbe]) -> Option<Finding> {
     (!answer.is_endpoint).then(lost)
 }
 
-/// What security groups say of a connection, on this host and on the other.
+/// Verdict of security groups on a connection, on this host and, where it has answered, on the other.
 fn groups(place: &Place, probes: &[PathProbe]) -> Finding {
     let here = probes.iter().all(|probe| probe.is_allowed);
     let answer = probes.iter().find_map(|probe| probe.answer.as_ref());
@@ -98,6 +98,9 @@ fn groups(place: &Place, probes: &[PathProbe]) -> Finding {
     let (from, to) = (&place.from, &place.to);
     let fix = format!("`rdmesh group ls` lists them; `rdmesh group set --help` shows how {from} is let in");
     match (here, there) {
+        (true, true) if answer.is_none() => {
+            Finding::ok("groups", format!("{from} may begin connections to {to}, as far as this host knows"))
+        }
         (true, true) => Finding::ok("groups", format!("{from} may begin connections to {to}")),
         (false, _) => Finding::fail("groups", format!("no rule lets {from} begin a connection to {to}"), fix),
         (true, false) => Finding::fail(

@@ -41,7 +41,7 @@ pub(super) fn of(probes: &[PathProbe], host: &Name) -> Vec<Hop> {
     .collect()
 }
 
-/// What is left of the round trip.
+/// Time on the wire, in the seal and in system calls: the round trip without the other hops.
 fn on_the_way(answer: &PathAnswer) -> f64 {
     let elsewhere =
         answer.peer_socket_us.unwrap_or_default() + answer.peer_worker_us + answer.socket_us.unwrap_or_default();

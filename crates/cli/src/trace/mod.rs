@@ -18,7 +18,7 @@ use rdmesh_fabric::api::{PathProbe, ProbePath, QpInfo};
 use serde::Serialize;
 use std::process::ExitCode;
 
-/// What is known of a path.
+/// Ends, findings, hops and queue pairs of a path.
 #[derive(Serialize)]
 struct Report {
     from: String,

@@ -63,7 +63,7 @@ impl Place {
         self.network == self.from.network
     }
 
-    /// What there is to say of the ends.
+    /// Finding about the ends: addresses and hosts, or networks that differ.
     pub(super) fn finding(&self) -> Finding {
         let Self { from, own, to, address, network, .. } = self;
         if !self.is_one_network() {

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ProbePath {
-    /// The address.
+    /// Address of the other endpoint, of the family of one of the first endpoint's.
     pub to: IpAddr,
     /// Number of probes, from 1 to 100. Each is waited for, half a second at most.
     pub count: u32,
@@ -29,7 +29,7 @@ pub struct PathProbe {
     pub send_us: Option<f64>,
     /// Whether security groups, as this router knows them, let the endpoint connect to some port of the address.
     pub is_allowed: bool,
-    /// The answer; none if it did not come.
+    /// The other router's answer; none if it did not come within half a second.
     pub answer: Option<PathAnswer>,
 }
 

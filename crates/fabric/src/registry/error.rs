@@ -72,9 +72,9 @@ pub enum RegistryError {
          `rdmesh network detach` gives interfaces back"
     )]
     NetworkInUse {
-        /// The network.
+        /// Name of the network, which stays.
         network: Name,
-        /// What is there, named for people.
+        /// The first of what is there, as in "endpoint `a` of host `b`".
         what: String,
     },
     /// There is none.
