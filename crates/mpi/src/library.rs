@@ -54,6 +54,8 @@ functions! {
     isend: c"PMPI_Isend" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: Pointer);
     issend: c"PMPI_Issend" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: Pointer);
     send_init: c"PMPI_Send_init" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: Pointer);
+    ssend_init: c"PMPI_Ssend_init" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: Pointer);
+    rsend_init: c"PMPI_Rsend_init" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: Pointer);
     recv: c"PMPI_Recv" (buffer: Pointer, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, status: Pointer);
     irecv: c"PMPI_Irecv" (buffer: Pointer, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: Pointer);
     recv_init: c"PMPI_Recv_init" (buffer: Pointer, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: Pointer);

@@ -179,6 +179,61 @@ static void persistent(void) {
     }
 }
 
+// Persistent sends of each kind, completed in each way; one is freed while it is under way.
+static void again(void) {
+    enum { KINDS = 3, ROUNDS = 8 };
+    char *out[KINDS], *in[KINDS];
+    MPI_Request sends[KINDS], receives[KINDS];
+    for (int i = 0; i < KINDS; i++) {
+        out[i] = allocate(LARGE);
+        in[i] = allocate(LARGE);
+    }
+    MPI_Send_init(out[0], LARGE, MPI_BYTE, partner(), 0, MPI_COMM_WORLD, &sends[0]);
+    MPI_Ssend_init(out[1], LARGE, MPI_BYTE, partner(), 1, MPI_COMM_WORLD, &sends[1]);
+    MPI_Rsend_init(out[2], LARGE, MPI_BYTE, partner(), 2, MPI_COMM_WORLD, &sends[2]);
+    for (uint64_t round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < KINDS; i++) {
+            fill(out[i], LARGE, seed_of(rank, partner(), round * KINDS + (uint64_t)i));
+            MPI_Irecv(in[i], LARGE, MPI_BYTE, partner(), i, MPI_COMM_WORLD, &receives[i]);
+        }
+        // A ready send wants its receive posted.
+        MPI_Barrier(MPI_COMM_WORLD);
+        MPI_Startall(KINDS, sends);
+        MPI_Waitall(KINDS, receives, MPI_STATUSES_IGNORE);
+        int left = KINDS;
+        while (left > 0) {
+            int index = MPI_UNDEFINED, flag = 0, number = 0, indices[KINDS];
+            if (round % 4 == 0) MPI_Waitany(KINDS, sends, &index, MPI_STATUS_IGNORE);
+            if (round % 4 == 1) MPI_Testany(KINDS, sends, &index, &flag, MPI_STATUS_IGNORE);
+            if (round % 4 == 2) MPI_Waitsome(KINDS, sends, &number, indices, MPI_STATUSES_IGNORE);
+            if (round % 4 == 3) MPI_Wait(&sends[KINDS - left], MPI_STATUS_IGNORE), number = 1;
+            CHECK(number != MPI_UNDEFINED);
+            left -= number + (index != MPI_UNDEFINED);
+        }
+        int flag;
+        MPI_Testall(KINDS, sends, &flag, MPI_STATUSES_IGNORE);
+        CHECK(flag && left == 0);
+        for (int i = 0; i < KINDS; i++) {
+            CHECK(sends[i] != MPI_REQUEST_NULL);
+            CHECK(matches(in[i], LARGE, seed_of(partner(), rank, round * KINDS + (uint64_t)i)));
+        }
+    }
+    MPI_Irecv(in[0], LARGE, MPI_BYTE, partner(), 0, MPI_COMM_WORLD, &receives[0]);
+    for (int i = 0; i < KINDS; i++) {
+        if (i == 0) MPI_Start(&sends[0]);
+        MPI_Request_free(&sends[i]);
+        CHECK(sends[i] == MPI_REQUEST_NULL);
+    }
+    MPI_Wait(&receives[0], MPI_STATUS_IGNORE);
+    CHECK(matches(in[0], LARGE, seed_of(partner(), rank, (ROUNDS - 1) * KINDS)));
+    // The peer has received: the buffers are free.
+    MPI_Barrier(MPI_COMM_WORLD);
+    for (int i = 0; i < KINDS; i++) {
+        free(out[i]);
+        free(in[i]);
+    }
+}
+
 // Receives that nothing matches are cancelled; a request that is freed ends by itself.
 static void cancelled(void) {
     char *in = allocate(LARGE), *out = allocate(LARGE);
@@ -234,5 +289,5 @@ static void alone(void) {
 }
 
 const struct test_case completion[] = {
-    {"any", any}, {"some", some}, {"all", all}, {"errors", errors}, {"persistent", persistent}, {"cancelled", cancelled}, {"alone", alone}, {0},
+    {"any", any}, {"some", some}, {"all", all}, {"errors", errors}, {"persistent", persistent}, {"again", again}, {"cancelled", cancelled}, {"alone", alone}, {0},
 };

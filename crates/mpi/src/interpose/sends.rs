@@ -3,7 +3,7 @@
 use super::{intercept, mpi};
 use crate::abi::Handle;
 use crate::announcement::LEN;
-use crate::job::{Buffer, Message};
+use crate::job::{Buffer, Message, PersistentSend};
 use crate::library::Library;
 use crate::rank::{Rank, rank};
 use libc::{c_int, c_void};
@@ -44,6 +44,39 @@ intercept! {
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         start_send(&message, request).unwrap_or_else(|| library.irsend(buffer.cast_mut(), count, datatype, dest, tag, comm, request))
     }
+
+    fn MPI_Send_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+        let library = mpi!();
+        let message = message(library, buffer, count, datatype, dest, tag, comm);
+        let code = library.send_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);
+        keep(&message, code, request)
+    }
+
+    fn MPI_Ssend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+        let library = mpi!();
+        let message = Message { is_synchronous: true, ..message(library, buffer, count, datatype, dest, tag, comm) };
+        let code = library.ssend_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);
+        keep(&message, code, request)
+    }
+
+    fn MPI_Rsend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+        let library = mpi!();
+        let message = message(library, buffer, count, datatype, dest, tag, comm);
+        let code = library.rsend_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);
+        keep(&message, code, request)
+    }
+}
+
+/// Remembers a persistent send whose message may be announced when it is started. MPI has made its request, with this code.
+fn keep(message: &Message, code: c_int, request: *mut c_void) -> c_int {
+    if code == 0
+        && let Some(rank) = rank()
+        && let Some(len) = message.buffer.len(rank.library).filter(|&len| message.dest >= 0 && !rank.is_small(len))
+    {
+        let handle = rank.library.handle_at(request, 0);
+        rank.job().keep_send(handle, PersistentSend::new(*message, len));
+    }
+    code
 }
 
 #[allow(clippy::too_many_arguments, reason = "MPI's own")]

@@ -2,7 +2,7 @@
 //!
 //! * [`datatype`], [`communicators`]: what MPI's handles stand for.
 //! * [`peers`]: connections to other ranks; [`sends`]: announced messages; [`pulls`]: messages that are being read.
-//! * [`operations`]: the program's pending requests; [`ranges`]: their buffers; [`staging`]: memory in their place; [`stash`]: messages that a probe has looked into; [`delivery`]: how both get into
+//! * [`operations`]: the program's pending requests, [`persistent`] sends among them; [`ranges`]: their buffers; [`staging`]: memory in their place; [`stash`]: messages that a probe has looked into; [`delivery`]: how both get into
 //!   the program's buffers.
 //!
 //! One lock guards all of it. No call to MPI under it waits for another rank.
@@ -12,6 +12,7 @@ mod datatype;
 mod delivery;
 mod operations;
 mod peers;
+mod persistent;
 mod pulls;
 mod ranges;
 mod sends;
@@ -21,6 +22,7 @@ mod stash;
 pub(crate) use datatype::Buffer;
 pub(crate) use delivery::{Delivery, Outcome, Posted};
 pub(crate) use operations::{are_none_known, are_none_pending};
+pub(crate) use persistent::PersistentSend;
 pub(crate) use stash::{Pattern, Stash, Stashed};
 
 use crate::abi::{Handle, Status};

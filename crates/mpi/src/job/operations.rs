@@ -7,6 +7,7 @@
 //! program waits for something else, sees an announcement by looking where MPI puts it ([`Job::watch`]).
 
 use super::delivery::{Delivery, Outcome, Posted, Pulling};
+use super::persistent::PersistentSend;
 use super::stash::{Pattern, Stashed};
 use super::{Job, Message};
 use crate::abi::{Handle, Status};
@@ -81,6 +82,7 @@ struct Operation {
 #[derive(Clone, Copy)]
 enum Kind {
     Send { slot: usize, is_synchronous: bool },
+    PersistentSend(PersistentSend),
     Receive { posted: Posted, landing: Landing, is_persistent: bool },
 }
 
@@ -96,7 +98,7 @@ enum Landing {
 }
 
 enum Stage {
-    /// A persistent operation that was not started.
+    /// A persistent operation that was not started; or a send of which MPI has been given the message itself.
     Idle,
     /// MPI has the request; or a receiver the announced message.
     Waiting,
@@ -181,9 +183,17 @@ impl Job {
         Ok(handle)
     }
 
-    /// Starts a persistent operation of ours; none where the request is not.
+    /// The request sends this message, whenever it is started.
+    pub(crate) fn keep_send(&mut self, handle: Handle, send: PersistentSend) {
+        self.insert(handle, Kind::PersistentSend(send), Stage::Idle, None);
+    }
+
+    /// Starts a persistent operation of ours; none where MPI is to start it.
     pub(crate) fn start(&mut self, handle: Handle) -> Option<c_int> {
         let operation = self.operations.table.get_mut(&handle)?;
+        if let Kind::PersistentSend(send) = operation.kind {
+            return self.start_persistent(handle, send);
+        }
         if let Stage::Idle = operation.stage {
             operation.stage = Stage::Waiting;
             PENDING.fetch_add(1, Ordering::SeqCst);
@@ -282,6 +292,7 @@ impl Job {
                 (Stage::Complete(outcome), _) => return Some(*outcome),
                 (Stage::Idle, _) => return None,
                 (_, Kind::Send { slot, is_synchronous }) => Stage::Complete(self.sent(handle, slot, is_synchronous)?),
+                (_, Kind::PersistentSend(send)) => Stage::Complete(self.sent_again(&send)?),
                 (Stage::Waiting | Stage::Early { .. }, Kind::Receive { .. }) if !asks => return None,
                 (Stage::Waiting | Stage::Early { .. }, Kind::Receive { posted, landing, .. }) => {
                     self.received(handle, posted, landing)?
@@ -316,7 +327,9 @@ impl Job {
             PENDING.fetch_sub(1, Ordering::SeqCst);
             operation.stage = Stage::Idle;
         }
-        let stays = matches!(operation.kind, Kind::Receive { is_persistent: true, .. }) && !operation.is_detached;
+        let is_persistent =
+            matches!(operation.kind, Kind::PersistentSend(_) | Kind::Receive { is_persistent: true, .. });
+        let stays = is_persistent && !operation.is_detached;
         if !stays {
             if let Kind::Receive { posted, landing: Landing::InPlace, is_persistent: true } = operation.kind {
                 self.ranges.landed(posted.buffer.address);
@@ -405,8 +418,16 @@ impl Job {
         self.operations.table.insert(handle, Operation { kind, stage, staged, is_detached: false });
     }
 
-    /// The outcome of an announced send, once its buffer is free.
-    fn sent(&mut self, handle: Handle, slot: usize, is_synchronous: bool) -> Option<Outcome> {
+    /// A persistent send was started, and its message announced.
+    pub(super) fn restarted(&mut self, handle: Handle, send: PersistentSend) {
+        if let Some(operation) = self.operations.table.get_mut(&handle) {
+            (operation.kind, operation.stage) = (Kind::PersistentSend(send), Stage::Waiting);
+            PENDING.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    /// The outcome of an announced send, once its buffer is free. The request is that of the announcement.
+    pub(super) fn sent(&mut self, handle: Handle, slot: usize, is_synchronous: bool) -> Option<Outcome> {
         let is_free = self.sends.is_done(slot) || !is_synchronous && self.sends.is_copied(slot);
         if !is_free {
             return None;
@@ -501,7 +522,10 @@ impl Operation {
 }
 
 /// Makes a request; its handle, or the error.
-fn made(library: &crate::library::Library, make: impl FnOnce(*mut libc::c_void) -> c_int) -> Result<Handle, c_int> {
+pub(super) fn made(
+    library: &crate::library::Library,
+    make: impl FnOnce(*mut libc::c_void) -> c_int,
+) -> Result<Handle, c_int> {
     let mut slot = 0_u64;
     let at = (&raw mut slot).cast();
     match make(at) {
