@@ -19,6 +19,8 @@ pub(super) struct Member {
     /// Places of the instance's waiter at the stream.
     places: [Option<usize>; 2],
     is_queued: bool,
+    /// It has got rings and reported nothing since: the kernel may have reported it a moment ago.
+    is_fresh: bool,
     state: State,
     told: Told,
 }
@@ -52,7 +54,8 @@ struct Told {
 impl Member {
     pub(super) fn new(object: Arc<Object>, wanted: epoll_event, has_rings: bool, places: [Option<usize>; 2]) -> Self {
         let wanted = Wanted { events: wanted.events, data: wanted.u64 };
-        Self { object, wanted, has_rings, places, is_queued: false, state: State::Armed, told: Told::default() }
+        let (state, told) = (State::Armed, Told::default());
+        Self { object, wanted, has_rings, places, is_queued: false, is_fresh: false, state, told }
     }
 
     pub(super) fn stream(&self) -> Option<&Stream> {
@@ -64,8 +67,13 @@ impl Member {
     }
 
     pub(super) fn set_has_rings(&mut self, has_rings: bool) {
-        self.has_rings = has_rings;
+        (self.has_rings, self.is_fresh) = (has_rings, has_rings);
         self.told = Told::default();
+    }
+
+    /// Whether this is the first thing asked of it since it has got rings.
+    pub(super) fn take_fresh(&mut self) -> bool {
+        std::mem::take(&mut self.is_fresh)
     }
 
     pub(super) fn places(&self) -> [Option<usize>; 2] {

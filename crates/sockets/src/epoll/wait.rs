@@ -10,12 +10,15 @@ use rdmesh_preload::{process, real};
 use rdmesh_streams::report::Reason;
 use rustix::fd::AsRawFd;
 use std::ffi::c_int;
+use std::ops::Range;
 use std::sync::atomic::Ordering;
 
 /// Room for events, which the program has handed.
 struct Report<'a> {
     events: &'a mut [epoll_event],
     count: usize,
+    /// Of these, what the kernel has reported.
+    from_kernel: Range<usize>,
 }
 
 impl Epoll {
@@ -38,7 +41,7 @@ impl Epoll {
         wake::flush();
         // SAFETY: the program hands room for so many events.
         let room = unsafe { std::slice::from_raw_parts_mut(events, most as usize) };
-        let mut report = Report { events: room, count: 0 };
+        let mut report = Report { events: room, count: 0, from_kernel: 0..0 };
         loop {
             // The kernel goes first where it is due: streams that are never idle would leave no room for it.
             let is_due = now().saturating_sub(self.looked.load(Ordering::Relaxed)) > LOOK_NS;
@@ -125,6 +128,7 @@ impl Epoll {
             members.enqueue(fd);
         }
         report.count = kept;
+        report.from_kernel = first..kept;
         drop(members);
         false
     }
@@ -145,6 +149,11 @@ impl Members {
     fn report(&mut self, fd: c_int, report: &mut Report<'_>) {
         let Some(member) = self.by_fd.get_mut(fd as usize) else { return };
         member.leave_queue();
+        // The kernel has reported it in this very wait, before it had rings: a program may end it at that, and wants no second event.
+        if member.take_fresh() && report.has_from_kernel(member.wanted_events().u64) {
+            self.enqueue(fd);
+            return;
+        }
         if let Some(event) = member.report(fd) {
             report.push(event);
             if member.stays_queued() {
@@ -157,6 +166,11 @@ impl Members {
 impl Report<'_> {
     fn is_full(&self) -> bool {
         self.count == self.events.len()
+    }
+
+    /// Whether the kernel has reported an event with this data. It is asked at most once for a wait that reports something.
+    fn has_from_kernel(&self, data: u64) -> bool {
+        self.events[self.from_kernel.clone()].iter().any(|event| event.u64 == data)
     }
 
     fn push(&mut self, event: epoll_event) {
