@@ -282,6 +282,11 @@ impl Epoll {
         self.forget(&mut members, fd);
     }
 
+    /// The kernel reports descriptor `fd` no more, which is still open; it may know nothing of it.
+    pub(crate) fn unregister(&self, fd: c_int) {
+        let _ = member::register(self.fd(), libc::EPOLL_CTL_DEL, fd, 0, 0);
+    }
+
     /// After a fork, in the child: no other thread has the lock.
     pub(crate) fn unlock(&self) {
         self.members.unlock();

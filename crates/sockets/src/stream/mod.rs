@@ -255,8 +255,14 @@ impl Stream {
             // epoll goes on to tell of it by the other descriptor.
             self.move_to_tcp(fd, Reason::Waiters);
         }
-        self.epolls().iter().for_each(|epoll| epoll.closed(fd));
         let is_end = is_last && !self.is_inherited() && !self.is_shared.load(Ordering::Acquire);
+        for epoll in self.epolls() {
+            epoll.closed(fd);
+            if is_end {
+                // The kernel does so by itself, but only when the other end has let go of the socket, too, that it was offered.
+                epoll.unregister(fd);
+            }
+        }
         if let Some(channel) = self.channel().filter(|_| is_end)
             && channel.input().readable().is_ok_and(|unread| unread != 0)
             && self.is_behind_switch(fd, channel)
