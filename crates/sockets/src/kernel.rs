@@ -56,9 +56,10 @@ pub(crate) fn written(fd: c_int, has_connected: bool) -> Option<u64> {
     Some((queued.0 + queued.1).wrapping_sub(u64::from(has_connected)))
 }
 
-/// Bytes that have been read from it, ever. `was_reset` says that a call has been told of a reset: the kernel tells of it once.
-pub(crate) fn read(fd: c_int, was_reset: bool) -> Option<u64> {
-    let received = |info: &Info| info.received.wrapping_sub(u64::from(has_fin(fd, info.state, was_reset)));
+/// Bytes that have been read from it, ever, where `sent` are all that come before a FIN. `was_reset` says that a call has been told of
+/// a reset: the kernel tells of it once.
+pub(crate) fn read(fd: c_int, sent: u64, was_reset: bool) -> Option<u64> {
+    let received = |info: &Info| info.received.wrapping_sub(u64::from(has_fin(fd, info, sent, was_reset)));
     let (received, unread) = stable(fd, received, libc::FIONREAD as libc::c_ulong)?;
     Some(received.wrapping_sub(unread))
 }
@@ -94,16 +95,18 @@ fn info(fd: c_int) -> Option<Info> {
     (result == 0 && len >= 136).then(|| Info { acked: bytes[15], received: bytes[16], state: bytes[0] as u8 })
 }
 
-/// Whether the peer's FIN has been received, in this state.
-fn has_fin(fd: c_int, state: u8, was_reset: bool) -> bool {
-    match state {
+/// Whether the peer's FIN has been received, behind `sent` bytes.
+fn has_fin(fd: c_int, info: &Info, sent: u64, was_reset: bool) -> bool {
+    // Both ends have closed, or a reset has come, which is an error until a call has been told of it.
+    let has_error = || {
+        let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
+        real::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLERR != 0
+    };
+    match info.state {
         CLOSE_WAIT | LAST_ACK | CLOSING | TIME_WAIT => true,
-        // Both ends have closed, or a reset has come, which is an error until a call has been told of it.
-        CLOSE if was_reset => false,
-        CLOSE => {
-            let mut poll = libc::pollfd { fd, events: 0, revents: 0 };
-            real::poll(&raw mut poll, 1, 0) > 0 && poll.revents & libc::POLLERR == 0
-        }
+        // A reset may have followed a FIN, which comes behind all bytes.
+        CLOSE if was_reset || has_error() => info.received.wrapping_sub(sent) == 1,
+        CLOSE => true,
         _ => false,
     }
 }

@@ -277,3 +277,37 @@ int case_closed_beside_reader(void) {
     }
     return 0;
 }
+
+// Connections of one thread, short and one after the other, while they move to rings: each end is reported once, as long as it is
+// open, and an answer is read although a reset has followed it.
+int case_quick_connections(void) {
+    enum { ROUNDS = 600, WRITES = 24, LEN = 20 };
+    struct sockaddr_in address;
+    int listener = listening(&address), set = epoll_create1(0), on = 1;
+    for (int round = 0; round < ROUNDS; round++) {
+        unsigned char bytes[WRITES * LEN];
+        int a = socket(AF_INET, SOCK_STREAM, 0);
+        CHECK(connect(a, (struct sockaddr *)&address, sizeof address) == 0);
+        CHECK(setsockopt(a, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+        int b = accept(listener, NULL, NULL);
+        nonblocking(a);
+        nonblocking(b);
+        fill(bytes, sizeof bytes, 0);
+        for (size_t at = 0; at < sizeof bytes; at += LEN) CHECK(write(a, bytes + at, LEN) == LEN);
+        struct epoll_event events[4], wanted = {.events = EPOLLIN, .data.fd = b};
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, b, &wanted) == 0);
+        CHECK(epoll_wait(set, events, 4, 10000) == 1 && events[0].data.fd == b);
+        // What is unread when it is closed resets the connection.
+        size_t most = round % 2 == 0 ? sizeof bytes : 100;
+        CHECK(read(b, bytes, most) == (ssize_t)most);
+        CHECK(write(b, "answer", 6) == 6 && shutdown(b, SHUT_WR) == 0 && close(b) == 0);
+        wanted.data.fd = a;
+        CHECK(epoll_ctl(set, EPOLL_CTL_ADD, a, &wanted) == 0);
+        CHECK(epoll_wait(set, events, 4, 10000) == 1 && events[0].data.fd == a);
+        CHECK(read(a, bytes, sizeof bytes) == 6 && memcmp(bytes, "answer", 6) == 0);
+        CHECK(read(a, bytes, sizeof bytes) == 0);
+        close(a);
+        CHECK(epoll_wait(set, events, 4, 0) == 0);
+    }
+    return 0;
+}

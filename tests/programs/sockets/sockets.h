@@ -64,7 +64,7 @@ double processor_seconds(void);
 #define CASES(X)                                                                                                       \
     X(bytes_both_ways) X(many_pieces) X(peek_wait_all_and_truncate) X(full_and_drained) X(files) X(messages_at_once)   \
     X(counts_of_ioctl) X(bytes_of_both_ways_at_once) X(vectors_with_flags) X(left_to_read) X(urgent_data) X(wrong_arguments) X(standard_streams)                                                              \
-    X(half_close) X(answer_and_close) X(answer_before_reset) X(close_with_unread_data) X(shutdown_of_reading) X(close_after_shutdown_of_reading) X(killed_peer) X(broken_pipe) X(duplicates)         \
+    X(half_close) X(answer_and_close) X(answer_before_reset) X(close_with_unread_data) X(shutdown_of_reading) X(close_after_shutdown_of_reading) X(killed_peer) X(quick_connections) X(broken_pipe) X(duplicates)         \
     X(forked_child_goes_on) X(program_inherits) X(spawned_program_reads) X(passed_descriptor) \
     X(peer_without_library) X(vfork_closes) X(children_own_connections) X(parent_keeps_connection)                     \
     X(connection_of_both) X(closed_by_system_call) X(bytes_by_system_calls) X(closed_beside_reader)                    \

@@ -134,8 +134,8 @@ impl Channel {
     }
 
     /// Bytes that have been read from TCP, ever.
-    pub(crate) fn read_from_tcp(&self, fd: c_int) -> Option<u64> {
-        kernel::read(fd, self.kernel.load(Ordering::Acquire) & libc::POLLERR as u32 != 0)
+    pub(crate) fn read_from_tcp(&self, fd: c_int, sent: u64) -> Option<u64> {
+        kernel::read(fd, sent, self.kernel.load(Ordering::Acquire) & libc::POLLERR as u32 != 0)
     }
 
     /// Events that the kernel has reported: bits of [`READY`] and the others.

@@ -42,7 +42,7 @@ impl Stream {
         let wants_all = flags & libc::MSG_WAITALL != 0 && flags & libc::MSG_PEEK == 0;
         let (mut done, mut deadline, mut kept) = (0, None, None);
         // Behind the last bytes of one source there may be some of the next, which are there as well.
-        let (mut source, mut is_next_source) = (self.source(), false);
+        let (mut source, mut is_next_source) = (self.source(fd), false);
         loop {
             let received = rest_of(pieces, done, |rest| self.receive_some(fd, rest, flags));
             self.leave_after_record(fd);
@@ -52,7 +52,7 @@ impl Stream {
                     if received == 0 || done == total {
                         return Ok(done);
                     }
-                    let before = std::mem::replace(&mut source, self.source());
+                    let before = std::mem::replace(&mut source, self.source(fd));
                     is_next_source = source != before && flags & libc::MSG_PEEK == 0;
                     if !wants_all && !is_next_source {
                         return Ok(done);
@@ -75,10 +75,10 @@ impl Stream {
     }
 
     /// Source of the next bytes. Of a relayed stream always the same: its ring and TCP are two ways through a network, and a call need not wait for both.
-    fn source(&self) -> Source {
+    fn source(&self, fd: c_int) -> Source {
         let Some(channel) = self.channel().filter(|channel| !channel.is_relayed()) else { return Source::BehindRing };
         let input = channel.input();
-        if self.locks.left() != Some(0) {
+        if !self.is_behind_switch(fd, channel) {
             Source::BeforeRing
         } else if input.header.path.down_at.load(Ordering::Acquire) != 0 && input.readable() == Ok(0) {
             Source::BehindRing
@@ -163,7 +163,7 @@ impl Stream {
         let Some(up_at) = channel.input().header.path.up_at.load(Ordering::Acquire).checked_sub(1) else {
             return Ok(None);
         };
-        let read = channel.read_from_tcp(fd).ok_or(Errno::IO)?;
+        let read = channel.read_from_tcp(fd, up_at).ok_or(Errno::IO)?;
         let mut left = up_at.wrapping_sub(read);
         if channel.is_relayed() && (1..=MOST_LEFT).contains(&read.wrapping_sub(up_at)) {
             // The writer had withdrawn its move before this end could know of it.
@@ -356,7 +356,7 @@ impl Stream {
     /// later than the ring's: TCP is another way through the network than a relay's.
     pub(super) fn is_behind_switch(&self, fd: c_int, channel: &Channel) -> bool {
         let up_at = channel.input().header.path.up_at.load(Ordering::Acquire);
-        let has_all = || up_at.checked_sub(1).is_some_and(|before| channel.read_from_tcp(fd) == Some(before));
+        let has_all = || up_at.checked_sub(1).is_some_and(|before| channel.read_from_tcp(fd, before) == Some(before));
         self.locks.left().map_or_else(has_all, |left| left == 0)
     }
 
