@@ -1,6 +1,6 @@
-//! MPI jobs: a launcher in one endpoint, ranks in two.
+//! MPI jobs: a launcher in one endpoint, ranks in two or more.
 
-use crate::{Output, Pair, Program, mpi_programs, product, root};
+use crate::{Endpoint, Lab, Output, Pair, Program, mpi_programs, product, root};
 use std::sync::OnceLock;
 use std::time::Duration;
 
@@ -19,20 +19,29 @@ pub enum Mpi {
     Mpich,
 }
 
-/// Two endpoints; the launcher is in the client's, whose first rank is rank 0.
+/// Two endpoints or more; the launcher is in the client's, whose first rank is rank 0.
 pub struct Machines<'a> {
     pair: Pair<'a>,
-    client: String,
+    /// Addresses of all, the client's first.
+    addresses: Vec<String>,
     server: Program,
+    others: Vec<Program>,
 }
 
 impl<'a> Machines<'a> {
     /// Serves those who start ranks in the server's endpoint; `client` is the client's address.
     pub fn of(pair: Pair<'a>, client: &str) -> Self {
         let (lab, endpoint) = &pair.server;
-        let mut server = lab.start_in(endpoint, &[remote(), "--serve".to_owned(), PORT.to_string()]);
-        server.wait_listening(PORT);
-        Self { pair, client: client.to_owned(), server }
+        let server = serve(lab, endpoint);
+        let addresses = vec![client.to_owned(), pair.address.clone()];
+        Self { pair, addresses, server, others: Vec::new() }
+    }
+
+    /// With one more endpoint of the server's router.
+    pub fn and(mut self, name: &str, address: &str) -> Self {
+        self.others.push(serve(self.pair.server.0, &Endpoint::at(name, "blue", address)));
+        self.addresses.push(address.to_owned());
+        self
     }
 
     /// Starts `program` as so many ranks on each endpoint, by the launcher `before`.
@@ -40,7 +49,7 @@ impl<'a> Machines<'a> {
         let (lab, endpoint) = &self.pair.client;
         let mut command = vec!["env".to_owned(), format!("REMOTE_PORT={PORT}")];
         command.extend(before.iter().map(|word| (*word).to_owned()));
-        command.extend(mpi.launcher([&self.client, &self.pair.address], each));
+        command.extend(mpi.launcher(&self.addresses, each));
         command.extend(program.iter().map(|word| (*word).to_owned()));
         lab.start_in(endpoint, &command)
     }
@@ -59,13 +68,15 @@ impl<'a> Machines<'a> {
 impl Drop for Machines<'_> {
     fn drop(&mut self) {
         self.server.kill();
+        self.others.iter_mut().for_each(Program::kill);
     }
 }
 
 impl Mpi {
     /// The command that starts ranks on the hosts with these addresses.
-    fn launcher(self, addresses: [&str; 2], each: u32) -> Vec<String> {
-        let hosts = addresses.map(|address| format!("{address}:{each}")).join(",");
+    fn launcher(self, addresses: &[String], each: u32) -> Vec<String> {
+        let hosts: Vec<String> = addresses.iter().map(|address| format!("{address}:{each}")).collect();
+        let hosts = hosts.join(",");
         let remote = remote();
         let open_mpi = format!(
             "mpirun.openmpi --allow-run-as-root --host {hosts} --oversubscribe --mca plm_rsh_agent {remote} \
@@ -82,7 +93,7 @@ impl Mpi {
             Self::Mpich => format!(
                 "mpiexec.mpich -n {} -hosts {hosts} -launcher rsh -launcher-exec {remote} -genv UCX_TLS tcp,self \
                  -genv UCX_LOG_LEVEL error",
-                2 * each
+                addresses.len() as u32 * each
             ),
         };
         text.split(' ').map(str::to_owned).collect()
@@ -99,6 +110,13 @@ impl Mpi {
     pub fn ranks(self) -> u32 {
         if self == Self::Mpich { 1 } else { 2 }
     }
+}
+
+/// Starts ranks in an endpoint for those who ask.
+fn serve(lab: &Lab, endpoint: &Endpoint) -> Program {
+    let mut server = lab.start_in(endpoint, &[remote(), "--serve".to_owned(), PORT.to_string()]);
+    server.wait_listening(PORT);
+    server
 }
 
 /// Program that runs commands in another endpoint, as ssh does.

@@ -46,6 +46,27 @@ fn persistent_sends_are_read_by_rdma_each_time() {
 }
 
 #[test]
+fn collective_operations_go_by_rdma_between_endpoints() {
+    let lab = Lab::start();
+    let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
+    for mpi in BOTH {
+        let output = machines.run(mpi, mpi.ranks(), &[&mpi.program("groups")]).ok();
+        assert!(output.text.contains("all 9 cases hold"), "{mpi:?}: {}", output.text);
+        let read = messages(&output, BY_RDMA);
+        eprintln!("{mpi:?}: {read} messages read by RDMA");
+        assert!(read > 100, "{mpi:?}: {}", output.text);
+    }
+    // Along a chain and round a ring of three, of which each has two ranks.
+    let machines = machines.and("third", "10.7.0.4");
+    let cases = ["two-types", "gaps", "in-place", "lengths-of-all-to-all", "lengths-of-one"];
+    let program = Mpi::OpenMpi.program("groups");
+    let command: Vec<&str> = [program.as_str()].into_iter().chain(cases).collect();
+    let output = machines.run(Mpi::OpenMpi, 2, &command).ok();
+    assert!(output.text.contains("all 5 cases hold"), "{}", output.text);
+    assert!(messages(&output, BY_RDMA) > 150, "{}", output.text);
+}
+
+#[test]
 fn what_mpi_promises_holds_where_some_messages_go_by_rdma() {
     let lab = Lab::start();
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");

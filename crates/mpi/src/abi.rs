@@ -18,6 +18,8 @@ pub struct Abi {
     pub status_source: usize,
     /// `MPI_STATUS_IGNORE` and `MPI_STATUSES_IGNORE`.
     pub status_ignore: usize,
+    /// `MPI_IN_PLACE`.
+    pub in_place: usize,
     /// `MPI_ANY_SOURCE`.
     pub any_source: i32,
     /// `MPI_ANY_TAG`.
@@ -61,6 +63,7 @@ pub const MPICH: Abi = Abi {
     status_size: 20,
     status_source: 8,
     status_ignore: 1,
+    in_place: usize::MAX,
     any_source: -2,
     any_tag: -1,
     proc_null: -1,
@@ -86,6 +89,7 @@ pub const fn open_mpi(named: Named) -> Abi {
         status_size: 24,
         status_source: 0,
         status_ignore: 0,
+        in_place: 1,
         any_source: -1,
         any_tag: -1,
         proc_null: -2,

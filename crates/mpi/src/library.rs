@@ -63,6 +63,19 @@ functions! {
     imrecv: c"PMPI_Imrecv" (buffer: Pointer, count: c_int, datatype: Handle, message: Pointer, request: Pointer);
     sendrecv: c"PMPI_Sendrecv" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, into: Pointer, into_count: c_int, into_datatype: Handle, source: c_int, into_tag: c_int, comm: Handle, status: Pointer);
     sendrecv_replace: c"PMPI_Sendrecv_replace" (buffer: Pointer, count: c_int, datatype: Handle, dest: c_int, tag: c_int, source: c_int, into_tag: c_int, comm: Handle, status: Pointer);
+    bcast: c"PMPI_Bcast" (buffer: Pointer, count: c_int, datatype: Handle, root: c_int, comm: Handle);
+    reduce: c"PMPI_Reduce" (buffer: Pointer, into: Pointer, count: c_int, datatype: Handle, op: Handle, root: c_int, comm: Handle);
+    allreduce: c"PMPI_Allreduce" (buffer: Pointer, into: Pointer, count: c_int, datatype: Handle, op: Handle, comm: Handle);
+    reduce_local: c"PMPI_Reduce_local" (buffer: Pointer, into: Pointer, count: c_int, datatype: Handle, op: Handle);
+    op_commutative: c"PMPI_Op_commutative" (op: Handle, flag: Numbers);
+    gather: c"PMPI_Gather" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_count: c_int, into_datatype: Handle, root: c_int, comm: Handle);
+    gatherv: c"PMPI_Gatherv" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_counts: Numbers, places: Numbers, into_datatype: Handle, root: c_int, comm: Handle);
+    scatter: c"PMPI_Scatter" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_count: c_int, into_datatype: Handle, root: c_int, comm: Handle);
+    scatterv: c"PMPI_Scatterv" (buffer: Pointer, counts: Numbers, places: Numbers, datatype: Handle, into: Pointer, into_count: c_int, into_datatype: Handle, root: c_int, comm: Handle);
+    allgather: c"PMPI_Allgather" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_count: c_int, into_datatype: Handle, comm: Handle);
+    allgatherv: c"PMPI_Allgatherv" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_counts: Numbers, places: Numbers, into_datatype: Handle, comm: Handle);
+    alltoall: c"PMPI_Alltoall" (buffer: Pointer, count: c_int, datatype: Handle, into: Pointer, into_count: c_int, into_datatype: Handle, comm: Handle);
+    alltoallv: c"PMPI_Alltoallv" (buffer: Pointer, counts: Numbers, places: Numbers, datatype: Handle, into: Pointer, into_counts: Numbers, into_places: Numbers, into_datatype: Handle, comm: Handle);
     start: c"PMPI_Start" (request: Pointer);
     startall: c"PMPI_Startall" (count: c_int, requests: Pointer);
     probe: c"PMPI_Probe" (source: c_int, tag: c_int, comm: Handle, status: Pointer);
@@ -82,6 +95,7 @@ functions! {
     cancel: c"PMPI_Cancel" (request: Pointer);
     comm_rank: c"PMPI_Comm_rank" (comm: Handle, rank: Numbers);
     comm_size: c"PMPI_Comm_size" (comm: Handle, size: Numbers);
+    comm_split: c"PMPI_Comm_split" (comm: Handle, color: c_int, key: c_int, new: Pointer);
     comm_free: c"PMPI_Comm_free" (comm: Pointer);
     comm_disconnect: c"PMPI_Comm_disconnect" (comm: Pointer);
     comm_test_inter: c"PMPI_Comm_test_inter" (comm: Handle, flag: Numbers);

@@ -27,6 +27,12 @@ pub(crate) fn copy(from: usize, to: usize, len: usize) {
     unsafe { std::ptr::copy_nonoverlapping(from, to, len) }
 }
 
+/// A number in an array of the program.
+pub(crate) fn number(at: *const libc::c_int, index: usize) -> libc::c_int {
+    // SAFETY: the program gives an array with an element for each rank.
+    unsafe { at.add(index).read() }
+}
+
 /// Pages of our own, which peers read and write by RDMA; unmapped when they are dropped.
 pub(crate) struct Pages {
     start: NonNull<u8>,

@@ -19,6 +19,8 @@ pub(crate) struct Rank {
     job: Mutex<Job>,
     helper: Helper,
     is_on: AtomicBool,
+    /// All ranks of the world have joined, and know that all have.
+    is_whole: AtomicBool,
     small: Small,
 }
 
@@ -55,6 +57,7 @@ pub(crate) fn join(settings: &Settings) -> Result<&'static Rank, String> {
         job: Mutex::new(job),
         helper,
         is_on: AtomicBool::new(true),
+        is_whole: AtomicBool::new(false),
         small: Small::default(),
     };
     // It stays: threads of ours and of the program use it until the process ends.
@@ -76,14 +79,29 @@ impl Rank {
         self.lowest.store(thresholds.lowest(), Ordering::Relaxed);
     }
 
+    /// All ranks of the world have joined, or not.
+    pub(crate) fn set_whole(&self, is_whole: bool) {
+        self.is_whole.store(is_whole, Ordering::Relaxed);
+    }
+
+    /// Whether all ranks of the world have joined, which all of them answer alike.
+    pub(crate) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Length in bytes of the shortest message that may be announced.
+    pub(crate) fn lowest(&self) -> u64 {
+        self.lowest.load(Ordering::Relaxed)
+    }
+
     /// Whether a message is announced to nobody, so short is it.
     pub(crate) fn is_small(&self, len: u64) -> bool {
-        len < self.lowest.load(Ordering::Relaxed)
+        len < self.lowest()
     }
 
     /// Whether no rank announces messages: all have the same thresholds, and have measured that RDMA is faster for no length.
     pub(crate) fn expects_none(&self) -> bool {
-        self.lowest.load(Ordering::Relaxed) == u64::MAX
+        self.lowest() == u64::MAX
     }
 
     /// Counts a message that is too short to be announced.

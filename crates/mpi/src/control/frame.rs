@@ -44,18 +44,18 @@ pub enum Kind {
     /// Of that one, to the launcher: the threshold.
     Measured = 14,
     /// From the launcher: thresholds, with which the rank leaves `MPI_Init`; empty where there are none.
-    Thresholds = 15,
+    Start = 15,
 }
 
 impl Kind {
     fn parse(byte: u8) -> Option<Self> {
         use Kind::{
-            Absent, Broken, Done, Give, Hello, Join, Leaving, Measure, Measured, Part, Ready, Refuse, Report,
-            Thresholds, Welcome,
+            Absent, Broken, Done, Give, Hello, Join, Leaving, Measure, Measured, Part, Ready, Refuse, Report, Start,
+            Welcome,
         };
         let all = [
             Join, Hello, Welcome, Refuse, Absent, Broken, Give, Part, Done, Report, Leaving, Ready, Measure, Measured,
-            Thresholds,
+            Start,
         ];
         all.into_iter().find(|&kind| kind as u8 == byte)
     }

@@ -7,7 +7,7 @@ mod frame;
 mod thresholds;
 
 pub use frame::{Frame, Kind, MAX_BODY};
-pub use thresholds::{Measured, Site, Thresholds};
+pub use thresholds::{Measured, Ready, Site, Start, Thresholds};
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};

@@ -39,6 +39,51 @@ impl Site {
     }
 }
 
+/// A rank that waits in `MPI_Init` for all others of its world.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ready {
+    /// Where it runs.
+    pub site: Site,
+    /// It was given its threshold.
+    pub is_fixed: bool,
+}
+
+impl Ready {
+    /// As it is in a frame.
+    pub fn to_bytes(self) -> Vec<u8> {
+        [&self.site.to_bytes()[..], &[self.is_fixed.into()]].concat()
+    }
+
+    /// The one in the body of a frame; none in that of a rank that does not wait.
+    pub fn parse(body: &[u8]) -> Option<Self> {
+        let (site, &[is_fixed]) = Site::parse(body)? else { return None };
+        Some(Self { site, is_fixed: is_fixed != 0 })
+    }
+}
+
+/// How a rank leaves `MPI_Init`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Start {
+    /// All ranks of its world have joined, and each is told so, or none.
+    pub is_whole: bool,
+    /// What they have measured.
+    pub thresholds: Option<Thresholds>,
+}
+
+impl Start {
+    /// As it is in a frame.
+    pub fn to_bytes(self) -> Vec<u8> {
+        let thresholds = self.thresholds.map(Thresholds::to_bytes).unwrap_or_default();
+        [&[self.is_whole.into()], &thresholds[..]].concat()
+    }
+
+    /// The one in the body of a frame.
+    pub fn parse(body: &[u8]) -> Self {
+        let Some((&is_whole, thresholds)) = body.split_first() else { return Self::default() };
+        Self { is_whole: is_whole != 0, thresholds: Thresholds::parse(thresholds) }
+    }
+}
+
 /// Lengths in bytes of the shortest messages that go by RDMA: those that are as short were measured to arrive earlier by MPI's own
 /// way. [`u64::MAX`] where none does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -122,6 +167,13 @@ mod tests {
         let thresholds = Thresholds { same_machine: 16384, other_machine: u64::MAX };
         assert_eq!(Thresholds::parse(&thresholds.to_bytes()), Some(thresholds));
         assert_eq!(Thresholds::parse(&[]), None);
+        let ready = Ready { site, is_fixed: true };
+        assert_eq!((Ready::parse(&ready.to_bytes()), Ready::parse(&[])), (Some(ready), None));
+        for thresholds in [None, Some(thresholds)] {
+            let start = Start { is_whole: true, thresholds };
+            assert_eq!(Start::parse(&start.to_bytes()), start);
+        }
+        assert_eq!(Start::parse(&[]), Start::default());
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Beginning and end of MPI, and of communicators.
 
+use super::collectives::Group;
 use super::measuring::begin_with_thresholds;
 use super::{intercept, mpi};
 use crate::abi::Handle;
@@ -55,5 +56,6 @@ fn begin(code: c_int) {
 fn forget(comm: Handle) {
     if let Some(rank) = rank() {
         rank.job().forget(comm);
+        Group::forget(rank, comm);
     }
 }

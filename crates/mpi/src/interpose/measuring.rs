@@ -5,7 +5,7 @@
 
 use super::receives::{posted, receive};
 use super::sends::{message, send};
-use crate::control::Thresholds;
+use crate::control::{Ready, Site, Start, Thresholds};
 use crate::job::{Message, Order};
 use crate::memory::Pages;
 use crate::rank::Rank;
@@ -14,21 +14,22 @@ use crate::settings::{DEFAULT_THRESHOLD, MIN_THRESHOLD};
 use libc::{c_int, c_void};
 use std::time::{Duration, Instant};
 
-/// Fixes the thresholds: these bytes, or what is measured.
+/// Waits until all ranks of the world have joined, or some will not, and fixes the thresholds: these bytes, or what is measured.
 pub(super) fn begin_with_thresholds(rank: &'static Rank, fixed: Option<u64>) {
-    rank.job().be_ready(fixed.is_none());
-    let measured = wait_for_thresholds(rank, fixed.is_none());
+    rank.job().be_ready(Some(Ready { site: Site::own(), is_fixed: fixed.is_some() }));
+    let start = wait_for_start(rank);
     let thresholds = match fixed {
         Some(bytes) => Thresholds::all(bytes),
-        None => measured.unwrap_or(Thresholds::all(DEFAULT_THRESHOLD)),
+        None => start.thresholds.unwrap_or(Thresholds::all(DEFAULT_THRESHOLD)),
     };
     rank.set_thresholds(thresholds);
+    rank.set_whole(start.is_whole);
 }
 
 /// Does what the launcher wants until it lets this rank go on.
-fn wait_for_thresholds(rank: &'static Rank, takes_part: bool) -> Option<Thresholds> {
+fn wait_for_start(rank: &'static Rank) -> Start {
     let deadline = Instant::now() + PATIENCE;
-    let mut is_patient = takes_part;
+    let mut is_patient = true;
     loop {
         let order = rank.job().next_order();
         match order {
@@ -37,7 +38,7 @@ fn wait_for_thresholds(rank: &'static Rank, takes_part: bool) -> Option<Threshol
                 rank.job().tell_measured(threshold);
             }
             Some(Order::Measure { with, is_first: false }) => answer(rank, with),
-            Some(Order::GoOn(thresholds)) => return thresholds,
+            Some(Order::GoOn(start)) => return start,
             None => {
                 // Others may need it to get out of MPI's own part of `MPI_Init`. And ranks that wait do not sleep, in MPI either: where
                 // there are more of them than processors, what needs a router's thread is slower, and that is to be measured.
@@ -47,12 +48,12 @@ fn wait_for_thresholds(rank: &'static Rank, takes_part: bool) -> Option<Threshol
         }
         if is_patient && Instant::now() >= deadline {
             is_patient = false;
-            rank.job().be_ready(false);
+            rank.job().be_ready(None);
         }
     }
 }
 
-/// Time within which all ranks of a world are ready; else the default holds.
+/// Time within which all ranks of a world are ready; else nothing is measured, and collective operations stay MPI's.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// One of a pair: the lengths and ways are the first one's choice, told to the other by a step before each message.

@@ -3,6 +3,7 @@
 //! Each asks first whether there is anything to do; where there is not, the call goes on to the MPI library (`PMPI_…`) as it came.
 #![allow(unsafe_code)]
 
+mod collectives;
 mod completion;
 mod lifetime;
 mod measuring;
@@ -23,7 +24,7 @@ macro_rules! intercept {
         #[cfg_attr(test, allow(dead_code))]
         #[allow(non_snake_case, reason = "MPI's names")]
         #[allow(clippy::too_many_arguments, reason = "MPI's own")]
-        extern "C" fn $name($($arg: $ty),*) -> c_int $body
+        pub(in crate::interpose) extern "C" fn $name($($arg: $ty),*) -> c_int $body
     )*};
 }
 pub(crate) use intercept;

@@ -200,7 +200,7 @@ pub(super) fn may_be_announced(library: &Library, status: &mut Status) -> bool {
 }
 
 /// Starts a receive that may get an announcement; none where MPI is to do it.
-fn start_receive(posted: Posted, from: Pattern, request: *mut c_void) -> Option<c_int> {
+pub(super) fn start_receive(posted: Posted, from: Pattern, request: *mut c_void) -> Option<c_int> {
     let rank = rank()?;
     if goes_to_mpi(&posted, &from) {
         return None;

@@ -107,7 +107,7 @@ pub(super) fn send(message: &Message) -> Option<c_int> {
     Some(code)
 }
 
-fn start_send(message: &Message, request: *mut c_void) -> Option<c_int> {
+pub(super) fn start_send(message: &Message, request: *mut c_void) -> Option<c_int> {
     let (rank, slot) = announce(message)?;
     let mut job = rank.job();
     let posted = job.post_send(slot, message);

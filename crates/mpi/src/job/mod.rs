@@ -27,7 +27,7 @@ pub(crate) use stash::{Pattern, Stash, Stashed};
 
 use crate::abi::{Handle, Status};
 use crate::cache::{COPIED, Cache};
-use crate::control::{Control, Frame, Kind, Secret, Site, Thresholds, World};
+use crate::control::{Control, Frame, Kind, Ready, Secret, Site, Start, Thresholds, World};
 use crate::library::Library;
 use crate::report::{Report, Way};
 use crate::settings::Settings;
@@ -81,7 +81,7 @@ pub(crate) enum Order {
     /// To measure with another rank; the first of both decides.
     Measure { with: u32, is_first: bool },
     /// To go on.
-    GoOn(Option<Thresholds>),
+    GoOn(Start),
 }
 
 /// A message that the program sends.
@@ -197,6 +197,11 @@ impl Job {
         self.sends.end(slot);
     }
 
+    /// Whether a rank of a communicator is one of this world.
+    pub(crate) fn is_of_world(&mut self, comm: Handle, rank: i32) -> bool {
+        self.communicators.world_rank(comm, rank, self.library).is_some()
+    }
+
     /// The communicator's handle will mean another one.
     pub(crate) fn forget(&mut self, comm: Handle) {
         self.communicators.forget(comm);
@@ -276,7 +281,7 @@ impl Job {
             Kind::Done => sends.complete(word(0), rank),
             Kind::Leaving => *leaving = body.first().copied().max(*leaving),
             Kind::Measure => orders.push_back(Order::Measure { with: rank, is_first: body.first() == Some(&1) }),
-            Kind::Thresholds => orders.push_back(Order::GoOn(Thresholds::parse(body))),
+            Kind::Start => orders.push_back(Order::GoOn(Start::parse(body))),
             Kind::Join | Kind::Report | Kind::Ready | Kind::Measured => {}
         }
     }
@@ -287,10 +292,10 @@ impl Job {
         self.sends.is_swept() && self.pulls.is_idle() && self.peers.posted() == 0
     }
 
-    /// Tells the launcher that this rank is ready to measure; or that it will not, or no longer wait until others are.
-    pub(crate) fn be_ready(&mut self, takes_part: bool) {
-        let site = if takes_part { Site::own().to_bytes().to_vec() } else { Vec::new() };
-        if self.control.send(Kind::Ready, 0, site).is_err() {
+    /// Tells the launcher that this rank waits for all others; or, without words, that it does so no longer.
+    pub(crate) fn be_ready(&mut self, ready: Option<Ready>) {
+        let body = ready.map(Ready::to_bytes).unwrap_or_default();
+        if self.control.send(Kind::Ready, 0, body).is_err() {
             self.on_launcher_lost();
         }
     }
@@ -356,7 +361,7 @@ impl Job {
 
     /// Nobody is waited for any more.
     pub(crate) fn on_launcher_lost(&mut self) {
-        self.orders.push_back(Order::GoOn(None));
+        self.orders.push_back(Order::GoOn(Start::default()));
         self.leaving = Some(u8::MAX);
     }
 

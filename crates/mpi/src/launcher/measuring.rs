@@ -1,6 +1,6 @@
 //! Plan of the measuring of a world's thresholds: pairs of ranks measure for all, one after the other where they share a machine.
 
-use crate::control::{Measured, Site, Thresholds};
+use crate::control::{Measured, Ready, Site, Start};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// How far a world is with it.
@@ -13,7 +13,11 @@ pub(super) struct Measuring {
 #[derive(Debug)]
 enum Stage {
     /// Ranks come, each with its place.
-    Gathering(BTreeMap<u32, Site>),
+    Gathering {
+        sites: BTreeMap<u32, Site>,
+        /// A rank has been given its threshold: nothing is measured.
+        is_fixed: bool,
+    },
     /// The first round runs: `open` are the pairs that have not answered, by their first ranks.
     Running {
         all: Vec<u32>,
@@ -41,13 +45,13 @@ struct Pair {
 pub(super) enum Order {
     /// To measure with another.
     Measure { rank: u32, with: u32, is_first: bool },
-    /// To go on, with these.
-    GoOn { rank: u32, thresholds: Option<Thresholds> },
+    /// To go on.
+    GoOn { rank: u32, start: Start },
 }
 
 impl Measuring {
     pub(super) fn new() -> Self {
-        Self { stage: Stage::Gathering(BTreeMap::new()), found: Measured::default() }
+        Self { stage: Stage::Gathering { sites: BTreeMap::new(), is_fixed: false }, found: Measured::default() }
     }
 
     /// The result; none before the end, and where nothing was measured.
@@ -56,26 +60,28 @@ impl Measuring {
         (is_over && self.found != Measured::default()).then_some(self.found)
     }
 
-    /// A rank is ready at a place; or, without one, takes no part, and will not wait until all are ready.
-    pub(super) fn on_ready(&mut self, rank: u32, site: Option<Site>, size: u32) -> Vec<Order> {
-        match (&mut self.stage, site) {
-            (Stage::Gathering(sites), Some(site)) => {
-                sites.insert(rank, site);
+    /// A rank is ready at a place; or, without one, will not wait until all are ready.
+    pub(super) fn on_ready(&mut self, rank: u32, ready: Option<Ready>, size: u32) -> Vec<Order> {
+        match (&mut self.stage, ready) {
+            (Stage::Gathering { sites, is_fixed }, Some(ready)) => {
+                sites.insert(rank, ready.site);
+                *is_fixed |= ready.is_fixed;
                 if sites.len() < size as usize {
                     return Vec::new();
                 }
-                let (all, rounds) = (sites.keys().copied().collect(), rounds(sites));
+                let (all, rounds) =
+                    (sites.keys().copied().collect(), if *is_fixed { Vec::new() } else { rounds(sites) });
                 self.stage = Stage::Running { all, rounds, open: BTreeSet::new() };
                 self.next_round()
             }
-            (Stage::Gathering(sites), None) => {
+            (Stage::Gathering { sites, .. }, None) => {
                 let ready: BTreeSet<u32> = sites.keys().copied().chain([rank]).collect();
                 self.stage = Stage::Over;
-                self.go_on(ready)
+                go_on(ready, Start::default())
             }
             // Too late: it is told when the others are.
             (Stage::Running { .. }, _) => Vec::new(),
-            (Stage::Over, _) => self.go_on([rank]),
+            (Stage::Over, _) => go_on([rank], Start::default()),
         }
     }
 
@@ -98,14 +104,14 @@ impl Measuring {
     /// A rank is gone: the others wait for nobody.
     pub(super) fn on_part(&mut self) -> Vec<Order> {
         let all = match std::mem::replace(&mut self.stage, Stage::Over) {
-            Stage::Gathering(sites) => sites.into_keys().collect(),
+            Stage::Gathering { sites, .. } => sites.into_keys().collect(),
             Stage::Running { all, .. } => {
                 self.found = Measured::default();
                 all
             }
             Stage::Over => Vec::new(),
         };
-        self.go_on(all)
+        go_on(all, Start::default())
     }
 
     fn next_round(&mut self) -> Vec<Order> {
@@ -113,7 +119,8 @@ impl Measuring {
         let Some(round) = rounds.first() else {
             let all = std::mem::take(all);
             self.stage = Stage::Over;
-            return self.go_on(all);
+            let start = Start { is_whole: true, thresholds: self.result().map(Measured::thresholds) };
+            return go_on(all, start);
         };
         open.extend(round.pairs.iter().map(|pair| pair.first));
         let orders = round.pairs.iter().flat_map(|&Pair { first, second }| {
@@ -125,11 +132,10 @@ impl Measuring {
         });
         orders.collect()
     }
+}
 
-    fn go_on(&self, ranks: impl IntoIterator<Item = u32>) -> Vec<Order> {
-        let thresholds = self.result().map(Measured::thresholds);
-        ranks.into_iter().map(|rank| Order::GoOn { rank, thresholds }).collect()
-    }
+fn go_on(ranks: impl IntoIterator<Item = u32>, start: Start) -> Vec<Order> {
+    ranks.into_iter().map(|rank| Order::GoOn { rank, start }).collect()
 }
 
 /// On each machine one pair of two of its namespaces; then two machines each.
@@ -154,9 +160,10 @@ fn pair<'a>(mut ranks: impl Iterator<Item = &'a u32>) -> Option<Pair> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::Thresholds;
 
-    fn site(machine: u128, namespace: u64) -> Site {
-        Site { machine, namespace }
+    fn ready(machine: u128, namespace: u64) -> Option<Ready> {
+        Some(Ready { site: Site { machine, namespace }, is_fixed: false })
     }
 
     /// Two endpoints on one machine, with two ranks each, and a third one on another machine.
@@ -167,7 +174,7 @@ mod tests {
         let mut orders = Vec::new();
         for (rank, (machine, namespace)) in (0..).zip(SITES) {
             assert_eq!(orders, []);
-            orders = measuring.on_ready(rank, Some(site(machine, namespace)), SITES.len() as u32);
+            orders = measuring.on_ready(rank, ready(machine, namespace), SITES.len() as u32);
         }
         (measuring, orders)
     }
@@ -186,7 +193,8 @@ mod tests {
         assert_eq!(measuring.on_measured(4, 1), [], "not asked");
         assert_eq!(measuring.on_measured(0, 32768), pair_orders(0, 4));
         let thresholds = Some(Thresholds { same_machine: 32768, other_machine: u64::MAX });
-        let told: Vec<Order> = (0..5).map(|rank| Order::GoOn { rank, thresholds }).collect();
+        let start = Start { is_whole: true, thresholds };
+        let told: Vec<Order> = (0..5).map(|rank| Order::GoOn { rank, start }).collect();
         assert_eq!(measuring.on_measured(0, u64::MAX), told);
         let measured = Measured { same_machine: Some(32768), other_machine: Some(u64::MAX) };
         assert_eq!(measuring.result(), Some(measured));
@@ -195,9 +203,8 @@ mod tests {
     #[test]
     fn pairs_of_one_round_share_no_machine_and_the_worst_counts() {
         let mut measuring = Measuring::new();
-        let orders: Vec<_> = (0..4)
-            .flat_map(|rank| measuring.on_ready(rank, Some(site(u128::from(rank / 2), u64::from(rank))), 4))
-            .collect();
+        let orders: Vec<_> =
+            (0..4).flat_map(|rank| measuring.on_ready(rank, ready(u128::from(rank / 2), u64::from(rank)), 4)).collect();
         assert_eq!(orders, [pair_orders(0, 1), pair_orders(2, 3)].concat());
         assert_eq!(measuring.on_measured(2, 16384), []);
         assert_eq!(measuring.on_measured(2, 4096), [], "it has answered");
@@ -208,11 +215,11 @@ mod tests {
 
     #[test]
     fn nobody_waits_for_a_rank_that_takes_no_part_or_is_gone() {
-        let nothing = |rank| Order::GoOn { rank, thresholds: None };
+        let nothing = |rank| Order::GoOn { rank, start: Start::default() };
         let mut measuring = Measuring::new();
-        assert_eq!(measuring.on_ready(3, Some(site(1, 1)), 4), []);
+        assert_eq!(measuring.on_ready(3, ready(1, 1), 4), []);
         assert_eq!(measuring.on_ready(0, None, 4), [nothing(0), nothing(3)]);
-        assert_eq!(measuring.on_ready(1, Some(site(1, 2)), 4), [nothing(1)], "it comes later");
+        assert_eq!(measuring.on_ready(1, ready(1, 2), 4), [nothing(1)], "it comes later");
         let (mut measuring, _) = all_ready();
         measuring.on_measured(0, 32768);
         assert_eq!(measuring.on_ready(1, None, 5), [], "it is told with the others");
@@ -224,8 +231,21 @@ mod tests {
     #[test]
     fn ranks_of_one_endpoint_have_nothing_to_measure() {
         let mut measuring = Measuring::new();
-        assert_eq!(measuring.on_ready(0, Some(site(1, 1)), 2), []);
-        let told = [0, 1].map(|rank| Order::GoOn { rank, thresholds: None });
-        assert_eq!(measuring.on_ready(1, Some(site(1, 1)), 2), told);
+        assert_eq!(measuring.on_ready(0, ready(1, 1), 2), []);
+        assert_eq!(measuring.on_ready(1, ready(1, 1), 2), ALL_THERE);
     }
+
+    #[test]
+    fn ranks_with_a_given_threshold_wait_for_each_other_and_measure_nothing() {
+        let mut measuring = Measuring::new();
+        assert_eq!(measuring.on_ready(0, ready(1, 1), 2), []);
+        let given = ready(1, 2).map(|ready| Ready { is_fixed: true, ..ready });
+        assert_eq!(measuring.on_ready(1, given, 2), ALL_THERE);
+        assert_eq!(measuring.result(), None);
+    }
+
+    const ALL_THERE: [Order; 2] = {
+        let start = Start { is_whole: true, thresholds: None };
+        [Order::GoOn { rank: 0, start }, Order::GoOn { rank: 1, start }]
+    };
 }

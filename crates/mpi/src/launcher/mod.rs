@@ -2,7 +2,7 @@
 
 mod measuring;
 
-use crate::control::{Frame, Job, Kind, Site, Thresholds};
+use crate::control::{Frame, Job, Kind, Ready};
 use crate::report::Report;
 use measuring::{Measuring, Order};
 use std::collections::HashMap;
@@ -125,9 +125,9 @@ fn pass_on(frame: Frame, from: &Member, ranks: &Mutex<Ranks>, outlet: &Sender<Fr
             }
             ranks.tell_who_leave(&from.world);
         }
-        Kind::Ready => ranks.measure(from, |measuring, size| {
-            measuring.on_ready(from.rank, Site::parse(&frame.body).map(|(site, _)| site), size)
-        }),
+        Kind::Ready => {
+            ranks.measure(from, |measuring, size| measuring.on_ready(from.rank, Ready::parse(&frame.body), size))
+        }
         Kind::Measured => {
             let threshold = frame.body.as_array().map_or(u64::MAX, |&bytes| u64::from_le_bytes(bytes));
             ranks.measure(from, |measuring, _| measuring.on_measured(from.rank, threshold));
@@ -177,10 +177,7 @@ impl Ranks {
                 Order::Measure { rank, with, is_first } => {
                     (rank, Frame::new(Kind::Measure, with, vec![is_first.into()]))
                 }
-                Order::GoOn { rank, thresholds } => {
-                    let body = thresholds.map(Thresholds::to_bytes).unwrap_or_default();
-                    (rank, Frame::new(Kind::Thresholds, 0, body))
-                }
+                Order::GoOn { rank, start } => (rank, Frame::new(Kind::Start, 0, start.to_bytes())),
             };
             if let Some(to) = self.connected.get(&Member { world: Arc::clone(&from.world), rank }) {
                 let _ = to.outlet.send(frame);
