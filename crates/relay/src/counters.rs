@@ -1,6 +1,6 @@
 //! Counters of a relay.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Counts since the endpoint was made: one thread adds, others read.
 #[derive(Debug, Default)]
@@ -9,6 +9,7 @@ pub(crate) struct Counters {
     lost: AtomicU64,
     sent: AtomicU64,
     received: AtomicU64,
+    is_busy: AtomicBool,
 }
 
 /// Values of a relay's counters.
@@ -39,6 +40,15 @@ impl Counters {
 
     pub(crate) fn add_received(&self, bytes: u64) {
         self.received.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether there are processes, or bytes of theirs on their way, from now on.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Release);
+    }
+
+    pub(crate) fn is_busy(&self) -> bool {
+        self.is_busy.load(Ordering::Acquire)
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -88,6 +88,11 @@ impl Relay {
     pub fn totals(&self) -> Totals {
         self.counters.totals()
     }
+
+    /// Whether it serves processes, or has yet to deliver what some have sent that have ended.
+    pub fn is_busy(&self) -> bool {
+        self.counters.is_busy()
+    }
 }
 
 impl Drop for Relay {

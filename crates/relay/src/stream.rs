@@ -148,6 +148,11 @@ impl Streams {
         stream.take()
     }
 
+    /// Whether there is none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.free.len() == self.places.len()
+    }
+
     /// Numbers of all streams for which `is_wanted` holds.
     pub(crate) fn numbers(&self, is_wanted: impl Fn(&Stream) -> bool) -> Vec<u32> {
         let streams = self.places.iter().filter_map(|(_, stream)| stream.as_deref());

@@ -209,6 +209,12 @@ impl Trunk {
         true
     }
 
+    /// Whether something is to be sent, or has been and was not yet acknowledged.
+    pub(crate) fn has_unsent(&self) -> bool {
+        let is_sending = self.qp.as_ref().is_some_and(|(qp, _)| qp.is_sending());
+        self.is_up && (is_sending || !self.queue.is_empty() || !self.batch.bytes().is_empty())
+    }
+
     /// Whether the peer lets more messages wait than a relay has reason to send.
     pub(crate) fn is_stuck(&self) -> bool {
         self.queue.len() > WAITING

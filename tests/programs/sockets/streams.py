@@ -210,11 +210,15 @@ def quiz(address, port, connections, stop):
     sys.exit(bool(failures))
 
 
+# Exchanged at first, so that rings are there when bytes are given.
+WORDS = 30
+
+
 def give(port, count):
     with listener(int(port)) as listening:
         sock, _ = listening.accept()
     out, left = Bytes("given"), int(count)
-    for _ in range(8):
+    for _ in range(WORDS):
         sock.sendall(sock.recv(16))
     while left:
         piece = out.take(min(left, 50000))
@@ -226,9 +230,10 @@ def give(port, count):
 def take(address, port, count):
     expected, got = Bytes("given"), 0
     with socket.create_connection((address, int(port))) as sock:
-        for _ in range(8):
+        for _ in range(WORDS):
             sock.sendall(b"word")
             assert sock.recv(4) == b"word"
+            time.sleep(0.01)
         while piece := sock.recv(4096):
             if piece != expected.take(len(piece)):
                 raise ValueError(f"wrong bytes after {got}")

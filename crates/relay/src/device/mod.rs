@@ -258,6 +258,11 @@ impl QueuePair {
         (self.receive.capacity(), self.send.capacity())
     }
 
+    /// Whether send requests are in flight.
+    pub(crate) fn is_sending(&self) -> bool {
+        !self.send.is_empty()
+    }
+
     /// Whether there is room for a send request.
     pub(crate) fn has_room(&self) -> bool {
         !self.send.is_full()

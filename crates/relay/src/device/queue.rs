@@ -50,8 +50,16 @@ impl Queue {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        let consumer = self.cell(CONSUMER).load(Ordering::Acquire) & self.mask;
-        (self.own + 1) & self.mask == consumer
+        (self.own + 1) & self.mask == self.consumer()
+    }
+
+    /// Whether the device has done with all requests.
+    pub(super) fn is_empty(&self) -> bool {
+        self.own == self.consumer()
+    }
+
+    fn consumer(&self) -> u32 {
+        self.cell(CONSUMER).load(Ordering::Acquire) & self.mask
     }
 
     /// Writes an element at the own index: `parts` at their offsets.

@@ -170,6 +170,7 @@ impl Server {
                 if is_over? {
                     return Ok(());
                 }
+                self.say_whether_busy();
                 spin = spin::Spin::default();
                 continue;
             }
@@ -177,6 +178,14 @@ impl Server {
             if spin.is_time_for_sockets() && self.wait(Some(Duration::ZERO))? {
                 return Ok(());
             }
+            self.say_whether_busy();
+        }
+    }
+
+    /// Lets others know when the last process has ended and all that it has sent was delivered.
+    fn say_whether_busy(&self) {
+        if self.processes.is_empty() {
+            self.counters.set_busy(!self.streams.is_empty() || self.trunks.values().any(Trunk::has_unsent));
         }
     }
 

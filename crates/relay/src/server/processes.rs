@@ -39,6 +39,7 @@ impl Server {
             if epoll::add(&self.epoll, process.socket(), Source::Process(number).data(), events).is_ok() {
                 self.next_process += 1;
                 self.processes.insert(number, process);
+                self.counters.set_busy(true);
             }
         }
     }

@@ -10,6 +10,7 @@ use rdmesh_relay::{Relay, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// Counts of an endpoint's relay.
 pub(crate) struct RelayedEndpoint {
@@ -28,6 +29,8 @@ pub(super) struct AttachedEndpoint {
     /// User of the process that it goes with, as it was when it made the endpoint.
     pub(super) owner_uid: Option<u32>,
     pub(super) relay: Relay,
+    /// When its owner was first seen to have ended.
+    pub(super) ended: Option<Instant>,
     /// Control group of its programs, where it shares its namespace with endpoints whose addresses they must not use.
     pub(super) confinement: Option<Confinement>,
     pub(super) directory: EndpointDir,
@@ -65,6 +68,7 @@ impl AttachedEndpoint {
     /// It goes with process `pid`.
     pub(super) fn belong_to(&mut self, pid: i32, process: OwnedFd) {
         (self.owner, self.owner_uid, self.endpoint.owner_pid) = (Some(process), restore::user(pid), Some(pid));
+        self.ended = None;
     }
 
     /// Processes in its network namespace, by number and name.
@@ -79,9 +83,18 @@ impl AttachedEndpoint {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
+    /// Whether what programs have sent that have ended is still to be delivered, and there is time for it.
+    pub(super) fn is_delivering(&mut self) -> bool {
+        let ended = *self.ended.get_or_insert_with(Instant::now);
+        self.relay.is_busy() && ended.elapsed() < DELIVERY
+    }
+
     /// Name of the endpoint, with the counters of its relay.
     pub(super) fn relayed(&self) -> RelayedEndpoint {
         let Endpoint { network, name, .. } = &self.endpoint;
         RelayedEndpoint { network: network.clone(), name: name.clone(), totals: self.relay.totals() }
     }
 }
+
+/// Time for an endpoint's relay to deliver what programs have sent, from when its owner has ended.
+const DELIVERY: Duration = Duration::from_secs(1);

@@ -3,6 +3,7 @@
 mod attached;
 mod confined;
 mod members;
+mod orphans;
 mod pools;
 
 use super::cluster::Allocator;
@@ -186,7 +187,13 @@ impl Endpoints {
     /// Ends what a new endpoint comes after; the endpoint where one lingers that `caller` takes over.
     fn make_room(&self, request: &CreateEndpoint, caller: i32) -> Result<Option<EndpointInfo>, HostError> {
         let mut attached = self.attached();
-        self.remove_dead(&mut attached)?;
+        self.remove_dead(&mut attached, |endpoint| {
+            // Unless the new one is to have its name or an address of it.
+            let Endpoint { network, name, addresses, .. } = &endpoint.endpoint;
+            let is_in_the_way = *network == request.network
+                && (*name == request.name || request.addresses.iter().any(|address| addresses.contains(address)));
+            !is_in_the_way && endpoint.is_delivering()
+        })?;
         if request.lifetime != Lifetime::Caller {
             return Ok(None);
         }
@@ -254,7 +261,7 @@ impl Endpoints {
         let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller.pid, source: e.into() };
         let owner = rustix::io::fcntl_dupfd_cloexec(caller.process, 0).map_err(unwatchable)?;
         self.owners.watch(owner.as_fd(), endpoint.id).map_err(unwatchable)?;
-        endpoint.owner = Some(owner);
+        (endpoint.owner, endpoint.ended) = (Some(owner), None);
         endpoint.endpoint.owner_pid = Some(caller.pid);
         let _ = restore::identity(caller.pid).map(|own| self.registry.set_owner(&key.network, &key.name, &own));
         tracing::info!(network = %key.network, name = %key.name, "endpoint taken over");
@@ -282,7 +289,7 @@ impl Endpoints {
         let id = attached.endpoints.get(&key).map(|endpoint| endpoint.id).ok_or_else(|| no_such(&key))?;
         let ended = self.sessions.end_lingering(id, device);
         // An endpoint whose owner has ended was there for them only.
-        self.remove_dead(&mut attached).map(|()| ended)
+        self.remove_dead(&mut attached, |_| false).map(|()| ended)
     }
 
     /// The queues of a group of managed queues of an endpoint, with their slots.
@@ -368,45 +375,6 @@ impl Endpoints {
         self.remove_attached(&mut attached, &key)
     }
 
-    /// Removes endpoints as their owners end, or as the last devices there that outlive their programs do, until [`Endpoints::stop_watching`].
-    pub(crate) fn remove_orphans(&self) {
-        while let Some(id) = self.owners.next() {
-            if let Some(time) = self.sessions.lingers_for(id) {
-                self.owners.look_again(id, time);
-                continue;
-            }
-            if let Err(error) = self.remove_orphan(id) {
-                tracing::warn!(%error, "removing an endpoint whose owner has ended");
-            }
-        }
-    }
-
-    /// Ends [`Endpoints::remove_orphans`].
-    pub(crate) fn stop_watching(&self) {
-        self.owners.stop();
-    }
-
-    /// Removes the endpoint `id`, unless it is gone already, or has another owner.
-    fn remove_orphan(&self, id: EndpointId) -> Result<(), HostError> {
-        let mut attached = self.attached();
-        let key = attached.endpoints.iter().find(|(_, e)| e.id == id && e.is_orphan()).map(|(key, _)| key.clone());
-        let Some(key) = key else { return Ok(()) };
-        // Its file goes with the endpoint; the kernel's namespace stays as long as a process is in it.
-        let namespace = attached.endpoints.get(&key).and_then(|e| NamespaceId::of(e.namespace.as_deref()?));
-        let is_of_pool = self.end(&mut attached, &key)?;
-        drop(attached);
-        if is_of_pool {
-            // Others of the pool have processes there.
-            return Ok(());
-        }
-        let left = namespace.map(NamespaceId::processes).unwrap_or_default();
-        if !left.is_empty() {
-            let (count, processes) = (left.len(), left.join(", "));
-            tracing::warn!(network = %key.network, name = %key.name, count, processes, "processes are left in a removed endpoint");
-        }
-        Ok(())
-    }
-
     /// Removes all endpoints.
     pub(crate) fn clear(&self) -> Result<(), HostError> {
         let mut attached = self.attached();
@@ -414,27 +382,6 @@ impl Endpoints {
         let cleared = Errors::all(pools.iter().map(|key| self.pools().dissolve(&mut attached, key)));
         let keys: Vec<_> = attached.endpoints.keys().cloned().collect();
         Errors::all([cleared, Errors::all(keys.iter().map(|key| self.remove_attached(&mut attached, key).map(drop)))])
-    }
-
-    /// Removes endpoints whose owners have ended a moment ago.
-    pub(crate) fn forget_dead(&self) -> Result<(), HostError> {
-        self.remove_dead(&mut self.attached())
-    }
-
-    /// Removes endpoints whose owners have ended a moment ago: their names and addresses are free again.
-    fn remove_dead(&self, attached: &mut Attached) -> Result<(), HostError> {
-        let is_dead =
-            |endpoint: &AttachedEndpoint| endpoint.is_orphan() && self.sessions.lingers_for(endpoint.id).is_none();
-        let dead = attached.endpoints.iter().filter(|(_, endpoint)| is_dead(endpoint));
-        let keys: Vec<_> = dead.map(|(key, _)| key.clone()).collect();
-        Errors::all(keys.iter().map(|key| self.end(attached, key).map(drop)))
-    }
-
-    /// Removes an endpoint whose owner has ended; one of a pool is released instead. Whether it was one.
-    fn end(&self, attached: &mut Attached, key: &FullName) -> Result<bool, HostError> {
-        let is_of_pool = attached.endpoints.get(key).is_some_and(|attached| attached.endpoint.pool.is_some());
-        if is_of_pool { self.pools().rest(attached, key) } else { self.remove_attached(attached, key).map(drop) }?;
-        Ok(is_of_pool)
     }
 
     /// Serves an endpoint that a router which has died had registered.
@@ -513,7 +460,18 @@ impl Endpoints {
         let relay = self.relays.add(&path.join(SOCKET_NAME), listeners.streams).map_err(failed)?;
         let owner_uid = endpoint.owner_pid.and_then(restore::user);
         let (endpoint, network) = (endpoint.clone(), network.clone());
-        Ok(AttachedEndpoint { id, endpoint, network, namespace, owner, owner_uid, relay, confinement: None, directory })
+        Ok(AttachedEndpoint {
+            id,
+            endpoint,
+            network,
+            namespace,
+            owner,
+            owner_uid,
+            relay,
+            ended: None,
+            confinement: None,
+            directory,
+        })
     }
 
     fn remove_attached(&self, attached: &mut Attached, key: &FullName) -> Result<EndpointInfo, HostError> {

@@ -296,7 +296,7 @@ impl Pools<'_> {
     fn resize(&self, key: &FullName, pool: &Pool) -> Result<(), HostError> {
         loop {
             let mut attached = self.endpoints.attached();
-            self.endpoints.remove_dead(&mut attached)?;
+            self.endpoints.remove_dead(&mut attached, |_| false)?;
             let members = attached.pools.get_mut(key).ok_or_else(|| no_such(key))?;
             let (count, size) = (members.count(), pool.size as usize);
             if count > size {
