@@ -5,7 +5,7 @@ PACKAGES_BUILD=(gcc libc6-dev make python3-venv)
 PACKAGES_RUN=(rdma-core ibverbs-utils ibverbs-providers libibverbs1 perftest qperf iproute2)
 PACKAGES_TEST=(gcc libc6-dev make libibverbs-dev librdmacm-dev python3-pyverbs ucx-utils iperf3 strace valgrind util-linux nftables shellcheck tshark)
 # The programs of docs/software.md, and what the examples are compiled with.
-PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp
+PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin libopenmpi-dev mpich libmpich-dev fio iperf netpipe-tcp gfortran
     python3-pyverbs libibverbs-dev librdmacm-dev cmake libclang-dev)
 # What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
 PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)

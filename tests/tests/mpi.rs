@@ -46,6 +46,17 @@ fn persistent_sends_are_read_by_rdma_each_time() {
 }
 
 #[test]
+fn fortran_programs_send_by_rdma() {
+    let lab = Lab::start();
+    let machines = Machines::of(Pair::of(&lab), "10.7.0.3");
+    for mpi in BOTH {
+        let output = machines.run(mpi, mpi.ranks(), &[&mpi.program("fortran")]).ok();
+        assert!(output.text.contains("all sums are right"), "{mpi:?}: {}", output.text);
+        assert!(messages(&output, BY_RDMA) > 30, "{mpi:?}: {}", output.text);
+    }
+}
+
+#[test]
 fn collective_operations_go_by_rdma_between_endpoints() {
     let lab = Lab::start();
     let machines = Machines::of(Pair::of(&lab), "10.7.0.3");

@@ -9,7 +9,7 @@ use crate::rank::{Rank, rank};
 use libc::{c_int, c_void};
 
 intercept! {
-    fn MPI_Wait(request: *mut c_void, status: *mut c_void) {
+    fn MPI_Wait, PMPI_Wait(request: *mut c_void, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.wait(request, status) };
         let handle = library.handle_at(request, 0);
@@ -30,7 +30,7 @@ intercept! {
         })
     }
 
-    fn MPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) {
+    fn MPI_Test, PMPI_Test(request: *mut c_void, flag: *mut c_int, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.test(request, flag, status) };
         let handle = library.handle_at(request, 0);
@@ -49,7 +49,7 @@ intercept! {
         outcome.map_or(0, |(outcome, stays)| ended(library, request, &outcome, stays, status))
     }
 
-    fn MPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) {
+    fn MPI_Waitall, PMPI_Waitall(count: c_int, requests: *mut c_void, statuses: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.waitall(count, requests, statuses) };
         let mut sorted = Requests::sort(library, &rank.job(), count, requests);
@@ -62,7 +62,7 @@ intercept! {
         end_all(rank, &sorted, &outcomes, code, count, statuses)
     }
 
-    fn MPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void) {
+    fn MPI_Testall, PMPI_Testall(count: c_int, requests: *mut c_void, flag: *mut c_int, statuses: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.testall(count, requests, flag, statuses) };
         let mut job = rank.job();
@@ -85,7 +85,7 @@ intercept! {
         end_all(rank, &sorted, &outcomes, code, count, statuses)
     }
 
-    fn MPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void) {
+    fn MPI_Waitany, PMPI_Waitany(count: c_int, requests: *mut c_void, index: *mut c_int, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.waitany(count, requests, index, status) };
         if Requests::sort(library, &rank.job(), count, requests).own().is_empty() && are_none_pending() {
@@ -100,7 +100,7 @@ intercept! {
         }
     }
 
-    fn MPI_Testany(count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int, status: *mut c_void) {
+    fn MPI_Testany, PMPI_Testany(count: c_int, requests: *mut c_void, index: *mut c_int, flag: *mut c_int, status: *mut c_void) {
         let library = mpi!();
         match involved() {
             Some(rank) => test_any(rank, count, requests, index, flag, status),
@@ -108,7 +108,7 @@ intercept! {
         }
     }
 
-    fn MPI_Waitsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int, statuses: *mut c_void) {
+    fn MPI_Waitsome, PMPI_Waitsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int, statuses: *mut c_void) {
         let library = mpi!();
         let Some(rank) = involved() else { return library.waitsome(count, requests, done, indices, statuses) };
         loop {
@@ -121,7 +121,7 @@ intercept! {
         }
     }
 
-    fn MPI_Testsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int, statuses: *mut c_void) {
+    fn MPI_Testsome, PMPI_Testsome(count: c_int, requests: *mut c_void, done: *mut c_int, indices: *mut c_int, statuses: *mut c_void) {
         let library = mpi!();
         match involved() {
             Some(rank) => test_some(rank, count, requests, done, indices, statuses),
@@ -129,7 +129,7 @@ intercept! {
         }
     }
 
-    fn MPI_Request_free(request: *mut c_void) {
+    fn MPI_Request_free, PMPI_Request_free(request: *mut c_void) {
         let library = mpi!();
         let handle = library.handle_at(request, 0);
         let Some(rank) = involved().filter(|rank| rank.job().has(handle)) else { return library.request_free(request) };
@@ -139,7 +139,7 @@ intercept! {
         0
     }
 
-    fn MPI_Request_get_status(request: Handle, flag: *mut c_int, status: *mut c_void) {
+    fn MPI_Request_get_status, PMPI_Request_get_status(request: Handle, flag: *mut c_int, status: *mut c_void) {
         let library = mpi!();
         let handle = library.argument(request);
         let Some(rank) = involved().filter(|rank| is_active(rank, handle)) else {
@@ -159,7 +159,7 @@ intercept! {
         0
     }
 
-    fn MPI_Cancel(request: *mut c_void) {
+    fn MPI_Cancel, PMPI_Cancel(request: *mut c_void) {
         let library = mpi!();
         let handle = library.handle_at(request, 0);
         match involved().filter(|rank| is_active(rank, handle)) {

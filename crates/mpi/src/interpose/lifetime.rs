@@ -9,32 +9,32 @@ use crate::settings::Settings;
 use libc::{c_int, c_void};
 
 intercept! {
-    fn MPI_Init(argc: *mut c_void, argv: *mut c_void) {
+    fn MPI_Init, PMPI_Init(argc: *mut c_void, argv: *mut c_void) {
         let code = mpi!().init(argc, argv);
         begin(code);
         code
     }
 
-    fn MPI_Init_thread(argc: *mut c_void, argv: *mut c_void, required: c_int, provided: *mut c_int) {
+    fn MPI_Init_thread, PMPI_Init_thread(argc: *mut c_void, argv: *mut c_void, required: c_int, provided: *mut c_int) {
         let code = mpi!().init_thread(argc, argv, required, provided);
         begin(code);
         code
     }
 
-    fn MPI_Finalize() {
+    fn MPI_Finalize, PMPI_Finalize() {
         if let Some(rank) = rank() {
             rank.leave();
         }
         mpi!().finalize()
     }
 
-    fn MPI_Comm_free(comm: *mut c_void) {
+    fn MPI_Comm_free, PMPI_Comm_free(comm: *mut c_void) {
         let library = mpi!();
         forget(library.handle_at(comm, 0));
         library.comm_free(comm)
     }
 
-    fn MPI_Comm_disconnect(comm: *mut c_void) {
+    fn MPI_Comm_disconnect, PMPI_Comm_disconnect(comm: *mut c_void) {
         let library = mpi!();
         forget(library.handle_at(comm, 0));
         library.comm_disconnect(comm)

@@ -17,14 +17,22 @@ use crate::job::Outcome;
 use crate::library::Library;
 use libc::{c_int, c_void};
 
-/// Defines functions under MPI's names.
+/// Defines functions under MPI's names, and under those of its profiling interface: Open MPI's functions for Fortran call these.
 macro_rules! intercept {
-    ($(fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
+    ($(fn $name:ident, $profiled:ident($($arg:ident: $ty:ty),* $(,)?) $body:block)*) => {$(
         #[cfg_attr(not(test), unsafe(no_mangle))]
         #[cfg_attr(test, allow(dead_code))]
         #[allow(non_snake_case, reason = "MPI's names")]
         #[allow(clippy::too_many_arguments, reason = "MPI's own")]
         pub(in crate::interpose) extern "C" fn $name($($arg: $ty),*) -> c_int $body
+
+        #[cfg_attr(not(test), unsafe(no_mangle))]
+        #[cfg_attr(test, allow(dead_code))]
+        #[allow(non_snake_case, reason = "MPI's names")]
+        #[allow(clippy::too_many_arguments, reason = "MPI's own")]
+        extern "C" fn $profiled($($arg: $ty),*) -> c_int {
+            $name($($arg),*)
+        }
     )*};
 }
 pub(crate) use intercept;

@@ -8,7 +8,7 @@ use crate::rank::{Rank, rank};
 use libc::{c_int, c_void};
 
 intercept! {
-    fn MPI_Probe(source: c_int, tag: c_int, comm: Handle, status: *mut c_void) {
+    fn MPI_Probe, PMPI_Probe(source: c_int, tag: c_int, comm: Handle, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = rank() else { return library.probe(source, tag, comm, status) };
         let pattern = Pattern { source, tag, comm: library.argument(comm) };
@@ -26,7 +26,7 @@ intercept! {
         }
     }
 
-    fn MPI_Iprobe(source: c_int, tag: c_int, comm: Handle, flag: *mut c_int, status: *mut c_void) {
+    fn MPI_Iprobe, PMPI_Iprobe(source: c_int, tag: c_int, comm: Handle, flag: *mut c_int, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = rank() else { return library.iprobe(source, tag, comm, flag, status) };
         let pattern = Pattern { source, tag, comm: library.argument(comm) };
@@ -48,7 +48,7 @@ intercept! {
         }
     }
 
-    fn MPI_Mprobe(source: c_int, tag: c_int, comm: Handle, message: *mut c_void, status: *mut c_void) {
+    fn MPI_Mprobe, PMPI_Mprobe(source: c_int, tag: c_int, comm: Handle, message: *mut c_void, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = rank() else { return library.mprobe(source, tag, comm, message, status) };
         let pattern = Pattern { source, tag, comm: library.argument(comm) };
@@ -60,7 +60,7 @@ intercept! {
         found(rank, &pattern, code, &mut own, message, status)
     }
 
-    fn MPI_Improbe(source: c_int, tag: c_int, comm: Handle, flag: *mut c_int, message: *mut c_void, status: *mut c_void) {
+    fn MPI_Improbe, PMPI_Improbe(source: c_int, tag: c_int, comm: Handle, flag: *mut c_int, message: *mut c_void, status: *mut c_void) {
         let library = mpi!();
         let Some(rank) = rank() else { return library.improbe(source, tag, comm, flag, message, status) };
         let pattern = Pattern { source, tag, comm: library.argument(comm) };

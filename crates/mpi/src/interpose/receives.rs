@@ -10,7 +10,7 @@ use crate::rank::{Rank, rank};
 use libc::{c_int, c_void};
 
 intercept! {
-    fn MPI_Recv(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, status: *mut c_void) {
+    fn MPI_Recv, PMPI_Recv(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, status: *mut c_void) {
         let library = mpi!();
         let (posted, from) = posted(library, buffer, count, datatype, source, tag, comm);
         match rank() {
@@ -19,13 +19,13 @@ intercept! {
         }
     }
 
-    fn MPI_Irecv(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Irecv, PMPI_Irecv(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let (posted, from) = posted(library, buffer, count, datatype, source, tag, comm);
         start_receive(posted, from, request).unwrap_or_else(|| library.irecv(buffer, count, datatype, source, tag, comm, request))
     }
 
-    fn MPI_Recv_init(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Recv_init, PMPI_Recv_init(buffer: *mut c_void, count: c_int, datatype: Handle, source: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let (posted, from) = posted(library, buffer, count, datatype, source, tag, comm);
         match rank().filter(|_| !goes_to_mpi(&posted, &from)) {
@@ -34,12 +34,12 @@ intercept! {
         }
     }
 
-    fn MPI_Start(request: *mut c_void) {
+    fn MPI_Start, PMPI_Start(request: *mut c_void) {
         let library = mpi!();
         start(library.handle_at(request, 0)).unwrap_or_else(|| library.start(request))
     }
 
-    fn MPI_Startall(count: c_int, requests: *mut c_void) {
+    fn MPI_Startall, PMPI_Startall(count: c_int, requests: *mut c_void) {
         let library = mpi!();
         if are_none_known() {
             return library.startall(count, requests);
@@ -57,7 +57,7 @@ intercept! {
         0
     }
 
-    fn MPI_Sendrecv(
+    fn MPI_Sendrecv, PMPI_Sendrecv(
         buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int,
         into: *mut c_void, into_count: c_int, into_datatype: Handle, source: c_int, into_tag: c_int,
         comm: Handle, status: *mut c_void,
@@ -79,7 +79,7 @@ intercept! {
         })
     }
 
-    fn MPI_Sendrecv_replace(
+    fn MPI_Sendrecv_replace, PMPI_Sendrecv_replace(
         buffer: *mut c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int,
         source: c_int, into_tag: c_int, comm: Handle, status: *mut c_void,
     ) {
@@ -102,7 +102,7 @@ intercept! {
         exchange(rank, posted, from, status, || send(&out).unwrap_or_else(|| library.send(at, len, byte, dest, tag, comm)))
     }
 
-    fn MPI_Mrecv(buffer: *mut c_void, count: c_int, datatype: Handle, handle: *mut c_void, status: *mut c_void) {
+    fn MPI_Mrecv, PMPI_Mrecv(buffer: *mut c_void, count: c_int, datatype: Handle, handle: *mut c_void, status: *mut c_void) {
         let library = mpi!();
         let taken = rank().filter(|_| !Stash::is_empty()).and_then(|rank| {
             let stashed = rank.job().stash().take_named(library.handle_at(handle, 0))?;
@@ -116,7 +116,7 @@ intercept! {
         conclude(library, &finish(rank, delivery), status)
     }
 
-    fn MPI_Imrecv(buffer: *mut c_void, count: c_int, datatype: Handle, handle: *mut c_void, request: *mut c_void) {
+    fn MPI_Imrecv, PMPI_Imrecv(buffer: *mut c_void, count: c_int, datatype: Handle, handle: *mut c_void, request: *mut c_void) {
         let library = mpi!();
         let taken = rank().filter(|_| !Stash::is_empty()).and_then(|rank| {
             let stashed = rank.job().stash().take_named(library.handle_at(handle, 0))?;

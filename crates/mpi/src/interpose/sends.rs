@@ -9,57 +9,57 @@ use crate::rank::{Rank, rank};
 use libc::{c_int, c_void};
 
 intercept! {
-    fn MPI_Send(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
+    fn MPI_Send, PMPI_Send(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         send(&message).unwrap_or_else(|| library.send(buffer.cast_mut(), count, datatype, dest, tag, comm))
     }
 
-    fn MPI_Ssend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
+    fn MPI_Ssend, PMPI_Ssend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
         let library = mpi!();
         let message = Message { is_synchronous: true, ..message(library, buffer, count, datatype, dest, tag, comm) };
         send(&message).unwrap_or_else(|| library.ssend(buffer.cast_mut(), count, datatype, dest, tag, comm))
     }
 
-    fn MPI_Rsend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
+    fn MPI_Rsend, PMPI_Rsend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         send(&message).unwrap_or_else(|| library.rsend(buffer.cast_mut(), count, datatype, dest, tag, comm))
     }
 
-    fn MPI_Isend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Isend, PMPI_Isend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         start_send(&message, request).unwrap_or_else(|| library.isend(buffer.cast_mut(), count, datatype, dest, tag, comm, request))
     }
 
-    fn MPI_Issend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Issend, PMPI_Issend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = Message { is_synchronous: true, ..message(library, buffer, count, datatype, dest, tag, comm) };
         start_send(&message, request).unwrap_or_else(|| library.issend(buffer.cast_mut(), count, datatype, dest, tag, comm, request))
     }
 
-    fn MPI_Irsend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Irsend, PMPI_Irsend(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         start_send(&message, request).unwrap_or_else(|| library.irsend(buffer.cast_mut(), count, datatype, dest, tag, comm, request))
     }
 
-    fn MPI_Send_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Send_init, PMPI_Send_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         let code = library.send_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);
         keep(&message, code, request)
     }
 
-    fn MPI_Ssend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Ssend_init, PMPI_Ssend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = Message { is_synchronous: true, ..message(library, buffer, count, datatype, dest, tag, comm) };
         let code = library.ssend_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);
         keep(&message, code, request)
     }
 
-    fn MPI_Rsend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
+    fn MPI_Rsend_init, PMPI_Rsend_init(buffer: *const c_void, count: c_int, datatype: Handle, dest: c_int, tag: c_int, comm: Handle, request: *mut c_void) {
         let library = mpi!();
         let message = message(library, buffer, count, datatype, dest, tag, comm);
         let code = library.rsend_init(buffer.cast_mut(), count, datatype, dest, tag, comm, request);

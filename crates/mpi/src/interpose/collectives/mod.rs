@@ -24,7 +24,7 @@ use spread::Reduction;
 use std::sync::Arc;
 
 intercept! {
-    fn MPI_Bcast(buffer: *mut c_void, count: c_int, datatype: Handle, root: c_int, comm: Handle) {
+    fn MPI_Bcast, PMPI_Bcast(buffer: *mut c_void, count: c_int, datatype: Handle, root: c_int, comm: Handle) {
         let library = mpi!();
         let data = data(library, buffer, count, datatype);
         match group(library, comm, data.len(library)).and_then(|group| group.with_root(root)) {
@@ -33,7 +33,7 @@ intercept! {
         }
     }
 
-    fn MPI_Reduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, root: c_int, comm: Handle) {
+    fn MPI_Reduce, PMPI_Reduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, root: c_int, comm: Handle) {
         let library = mpi!();
         let reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
         let len = reduction.as_ref().and_then(|reduction| reduction.len(library));
@@ -43,7 +43,7 @@ intercept! {
         }
     }
 
-    fn MPI_Allreduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, comm: Handle) {
+    fn MPI_Allreduce, PMPI_Allreduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, comm: Handle) {
         let library = mpi!();
         let reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
         let len = reduction.as_ref().and_then(|reduction| reduction.len(library));
@@ -55,7 +55,7 @@ intercept! {
         }
     }
 
-    fn MPI_Gather(
+    fn MPI_Gather, PMPI_Gather(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle,
         root: c_int, comm: Handle,
     ) {
@@ -69,7 +69,7 @@ intercept! {
         }
     }
 
-    fn MPI_Gatherv(
+    fn MPI_Gatherv, PMPI_Gatherv(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, counts: *const c_int, places: *const c_int,
         into_datatype: Handle, root: c_int, comm: Handle,
     ) {
@@ -83,7 +83,7 @@ intercept! {
         }
     }
 
-    fn MPI_Scatter(
+    fn MPI_Scatter, PMPI_Scatter(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle,
         root: c_int, comm: Handle,
     ) {
@@ -97,7 +97,7 @@ intercept! {
         }
     }
 
-    fn MPI_Scatterv(
+    fn MPI_Scatterv, PMPI_Scatterv(
         buffer: *const c_void, counts: *const c_int, places: *const c_int, datatype: Handle, into: *mut c_void, into_count: c_int,
         into_datatype: Handle, root: c_int, comm: Handle,
     ) {
@@ -111,7 +111,7 @@ intercept! {
         }
     }
 
-    fn MPI_Allgather(
+    fn MPI_Allgather, PMPI_Allgather(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle, comm: Handle,
     ) {
         let library = mpi!();
@@ -123,7 +123,7 @@ intercept! {
         }
     }
 
-    fn MPI_Allgatherv(
+    fn MPI_Allgatherv, PMPI_Allgatherv(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, counts: *const c_int, places: *const c_int,
         into_datatype: Handle, comm: Handle,
     ) {
@@ -138,7 +138,7 @@ intercept! {
         }
     }
 
-    fn MPI_Alltoall(
+    fn MPI_Alltoall, PMPI_Alltoall(
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle, comm: Handle,
     ) {
         let library = mpi!();
@@ -152,7 +152,7 @@ intercept! {
         }
     }
 
-    fn MPI_Alltoallv(
+    fn MPI_Alltoallv, PMPI_Alltoallv(
         buffer: *const c_void, counts: *const c_int, places: *const c_int, datatype: Handle,
         into: *mut c_void, into_counts: *const c_int, into_places: *const c_int, into_datatype: Handle, comm: Handle,
     ) {
