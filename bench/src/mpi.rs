@@ -1,4 +1,4 @@
-//! MPI: messages of each size and a search of graphs, by Open MPI over TCP, with `rdmesh mpi` and without, and over UCX on the device.
+//! MPI: messages of each size, collective operations and a search of graphs, by Open MPI over TCP, with `rdmesh mpi` and without, and over UCX on the device.
 
 use crate::goals::{Goal, goal};
 use crate::report::number;
@@ -8,9 +8,10 @@ use rdmesh_tests::{Hosts, Lab, Pair};
 use std::fmt::Write;
 use std::time::Duration;
 
-/// Groups of figures: two ranks that exchange messages, four that search a graph.
-pub(crate) const ONE_HOST: [&str; 2] = ["MPI, one host", "Graph search, one host"];
-pub(crate) const TWO_HOSTS: [&str; 2] = ["MPI, two hosts", "Graph search, two hosts"];
+/// Groups of figures: two ranks that exchange messages, two in collective operations, four that search a graph.
+pub(crate) const ONE_HOST: [&str; 3] = ["MPI, one host", "Collective operations, one host", "Graph search, one host"];
+pub(crate) const TWO_HOSTS: [&str; 3] =
+    ["MPI, two hosts", "Collective operations, two hosts", "Graph search, two hosts"];
 
 /// What the messages go by.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,13 +53,19 @@ pub(crate) fn measure_two_hosts(results: &mut Results, effort: f64) {
     measure(results, &Machines::of(hosts.pair(), &Hosts::ip(1)), TWO_HOSTS, effort);
 }
 
-fn measure(results: &mut Results, machines: &Machines<'_>, groups: [&str; 2], effort: f64) {
-    let [messages, searches] = groups;
+fn measure(results: &mut Results, machines: &Machines<'_>, groups: [&str; 3], effort: f64) {
+    let [messages, operations, searches] = groups;
     for way in WAYS {
         let rounds = ((800.0 * effort) as u32).to_string();
         for Size { name, microseconds, rate } in sizes(&way.run(machines, 1, "sizes", &[rounds])) {
             results.add(messages, &latency(&name, way), Unit::Microseconds, microseconds);
             results.add(messages, &format!("{name}, a stream, {}", way.name()), Unit::MegabytesPerSecond, rate);
+        }
+    }
+    for way in WAYS {
+        let rounds = ((40.0 * effort) as u32).max(2).to_string();
+        for (name, microseconds) in times_of_operations(&way.run(machines, 1, "operations", &[rounds])) {
+            results.add(operations, &format!("{name}, {}", way.name()), Unit::Microseconds, microseconds);
         }
     }
     let scale = if effort < 1.0 { 10 } else { 17 };
@@ -107,13 +114,26 @@ struct Size {
 fn sizes(text: &str) -> Vec<Size> {
     let row = |line: &str| {
         let [bytes, microseconds, rate] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
-        let bytes: u64 = bytes.parse().ok()?;
-        let name = match bytes {
-            0..1024 => format!("{bytes} B"),
-            1024..0x10_0000 => format!("{} KiB", bytes >> 10),
-            _ => format!("{} MiB", bytes >> 20),
-        };
+        let name = length(bytes.parse().ok()?);
         Some(Size { name, microseconds: microseconds.parse().ok()?, rate: rate.parse().ok()? })
+    };
+    text.lines().filter_map(row).collect()
+}
+
+fn length(bytes: u64) -> String {
+    match bytes {
+        0..1024 => format!("{bytes} B"),
+        1024..0x10_0000 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
+}
+
+/// Operations with their lengths, and microseconds, of an output of the program `operations`.
+fn times_of_operations(text: &str) -> Vec<(String, f64)> {
+    let row = |line: &str| {
+        let [name, bytes, microseconds] = line.split(' ').collect::<Vec<_>>()[..] else { return None };
+        let length = length(bytes.parse().ok()?);
+        name.starts_with("MPI_").then_some((format!("{name} of {length}"), microseconds.parse().ok()?))
     };
     text.lines().filter_map(row).collect()
 }
@@ -134,11 +154,17 @@ pub(crate) fn judge(results: &Results) -> Vec<Option<Goal>> {
         .into_iter()
         .chain([(TWO_HOSTS, "two hosts", [("1 MiB", 0.95), ("64 KiB", 0.95), ("16 KiB", 0.95), ("1 KiB", 0.95)])]);
     let mut goals = Vec::new();
-    for ([messages, searches], host, sizes) in bounds {
+    for ([messages, operations, searches], host, sizes) in bounds {
         for (size, bound) in sizes {
             let [tcp, rdmesh] = [Way::Tcp, Way::Rdmesh].map(|way| results.median(messages, &latency(size, way)));
             let ratio = Some(()).and_then(|()| Some(tcp? / rdmesh?));
             goals.push(goal(&format!("{host}: MPI message of {size}, TCP / `rdmesh mpi`"), ratio, bound, true));
+        }
+        for operation in ["MPI_Bcast", "MPI_Allreduce", "MPI_Alltoall"] {
+            let time = |way: Way| results.median(operations, &format!("{operation} of 1 MiB, {}", way.name()));
+            let ratio = Some(()).and_then(|()| Some(time(Way::Tcp)? / time(Way::Rdmesh)?));
+            let bound = if host == "one host" { 2.0 } else { 0.95 };
+            goals.push(goal(&format!("{host}: {operation} of 1 MiB, TCP / `rdmesh mpi`"), ratio, bound, true));
         }
         let in_mpi = |way: Way| results.median(searches, &format!("1024 KiB, {IN_MPI}, {}", way.name()));
         let share = Some(()).and_then(|()| Some(in_mpi(Way::Rdmesh)? / in_mpi(Way::Tcp)?));
@@ -185,6 +211,9 @@ mod tests {
             results.add(ONE_HOST[0], &latency(&size.name, Way::Ucx), Unit::Microseconds, size.microseconds);
         }
         assert_eq!(times(&results, ONE_HOST[0], Way::Ucx), [(8.0, 16.4), (1_048_576.0, 54.9)]);
+        let operations =
+            times_of_operations("MPI_Bcast 65536 20.5\nrdmesh mpi: messages\nMPI_Alltoall 1048576 300.0\n");
+        assert_eq!(operations, [("MPI_Bcast of 64 KiB".to_owned(), 20.5), ("MPI_Alltoall of 1 MiB".to_owned(), 300.0)]);
         assert_eq!(search("0.0350 0.128 59978726\n"), Some([0.0350, 0.128]));
     }
 }
