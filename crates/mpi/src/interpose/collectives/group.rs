@@ -173,6 +173,13 @@ impl Group {
         fitting.or_else(|| Pages::new(len).ok())
     }
 
+    /// Tells the program that there is none, which ends it unless it has said otherwise.
+    pub(super) fn out_of_memory(&self) -> c_int {
+        let library = self.rank.library;
+        library.comm_call_errhandler(self.comm, library.abi.err_other);
+        library.abi.err_other
+    }
+
     /// Keeps memory for the next operation.
     pub(super) fn give_scratch(&self, pages: Pages) {
         let mut kept = self.scratch();

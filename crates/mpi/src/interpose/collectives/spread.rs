@@ -57,12 +57,14 @@ impl Group {
     pub(super) fn broadcast(&self, data: Buffer, root: usize) -> c_int {
         let head = self.head(self.endpoint(), root);
         let code = if self.own == head { self.pass_on(data, root) } else { 0 };
-        match self.near {
-            Some(near) if code == 0 => {
-                self.rank.library.bcast(data.pointer(), data.count, data.datatype, self.near_rank(head), near)
-            }
-            _ => code,
-        }
+        first_error([code, self.share(data, head)])
+    }
+
+    /// Gives the ranks of an endpoint what their head has: also after an error, for they wait for it.
+    fn share(&self, data: Buffer, head: usize) -> c_int {
+        let Buffer { count, datatype, .. } = data;
+        let library = self.rank.library;
+        self.near.map_or(0, |near| library.bcast(data.pointer(), count, datatype, self.near_rank(head), near))
     }
 
     /// Passes data on from the root's endpoint, which is the first of the chain. Each rank may count it in elements of its own: it goes
@@ -73,7 +75,7 @@ impl Group {
         if data.is_in_one_piece(library) {
             return self.pass_bytes_on(Buffer { count: len, datatype: byte, ..data }, root);
         }
-        let Some(scratch) = self.take_scratch(len.unsigned_abs() as usize) else { return library.abi.err_other };
+        let Some(scratch) = self.take_scratch(len.unsigned_abs() as usize) else { return self.out_of_memory() };
         let packed = Buffer { address: scratch.address(), count: len, datatype: byte };
         let (Buffer { count, datatype, .. }, mut position) = (data, 0);
         let mut code = 0;
@@ -122,7 +124,7 @@ impl Group {
             // Nothing is added to it here.
             return self.reduce_along(reduction, data, root);
         }
-        let Some(scratch) = self.take_scratch(len) else { return self.rank.library.abi.err_other };
+        let Some(scratch) = self.take_scratch(len) else { return self.out_of_memory() };
         let partial = Buffer { address: scratch.address(), ..data };
         let code = match self.reduce_near(reduction, partial, head) {
             0 => self.reduce_along(reduction, partial, root),
@@ -150,11 +152,10 @@ impl Group {
 
     /// Reduces the data of all heads, on its way to the root's endpoint, which is the last of the chain.
     fn reduce_along(&self, reduction: &Reduction, partial: Buffer, root: usize) -> c_int {
-        let library = self.rank.library;
         let chain = self.chain(self.after(root), root);
         let segments = self.segments(partial);
         let room = segments.iter().map(|segment| segment.count).max().unwrap_or(0);
-        let Some(arrivals) = Arrivals::new(self, partial, room) else { return library.abi.err_other };
+        let Some(arrivals) = Arrivals::new(self, partial, room) else { return self.out_of_memory() };
         let (mut receives, mut sends) = (Exchange::new(self), Exchange::new(self));
         let mut code = 0;
         for (at, &Segment { first, count }) in segments.iter().enumerate() {
@@ -179,16 +180,8 @@ impl Group {
         let Reduction { into, op, .. } = *reduction;
         let head = self.first_of(self.endpoint());
         let code = self.reduce_near(reduction, into, head);
-        if code != 0 {
-            return code;
-        }
-        let code = if self.own == head { self.reduce_round(into, op) } else { 0 };
-        match self.near {
-            Some(near) if code == 0 => {
-                self.rank.library.bcast(into.pointer(), into.count, into.datatype, self.near_rank(head), near)
-            }
-            _ => code,
-        }
+        let code = if self.own == head && code == 0 { self.reduce_round(into, op) } else { code };
+        first_error([code, self.share(into, head)])
     }
 
     fn reduce_round(&self, data: Buffer, op: Handle) -> c_int {
@@ -200,7 +193,7 @@ impl Group {
         };
         let [next, before] = [1, endpoints - 1].map(|distance| self.first_of((own + distance) % endpoints));
         let room = elements.div_ceil(endpoints);
-        let Some(arrivals) = Arrivals::new(self, data, room) else { return self.rank.library.abi.err_other };
+        let Some(arrivals) = Arrivals::new(self, data, room) else { return self.out_of_memory() };
         let mut code = 0;
         let mut note = |now: c_int| code = first_error([code, now]);
         for step in 0..endpoints - 1 {
