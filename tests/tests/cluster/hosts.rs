@@ -146,6 +146,14 @@ fn a_host_that_loses_only_the_store_loses_nothing() {
     for (server, client) in [(2, 1), (0, 2)] {
         exchange_briefly(&mut sites, server, client);
     }
+    let said = [
+        (0, "host host2 is lost, or the store is to it: its endpoint on network blue (1) may not answer"),
+        (2, "s others may be given this host's addresses"),
+    ];
+    for (host, sentence) in said {
+        let text = cluster.lab(host).command(&["doctor"]).text;
+        assert!(text.contains(sentence), "no {sentence:?} in:\n{text}");
+    }
     // What it had before, it has afterwards; what came meanwhile, it learns.
     let come = cluster.site(0, "blue", "come", None);
     cluster.join_to_store(2);

@@ -80,6 +80,25 @@ pub struct StoreState {
     pub has_joined: bool,
     /// Whether the store has answered the last renewal of the host's leases.
     pub answers: bool,
+    /// Seconds until others may be given this host's addresses, where the store does not answer.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tenure_left_s: Option<u64>,
+    /// Hosts that the store has lost, of which endpoints are known here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub absent: Vec<AbsentHost>,
+}
+
+/// A host whose session with the store has ended: it is lost, or the store is out of its reach.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct AbsentHost {
+    /// Its name.
+    pub host: Name,
+    /// A network on which it has endpoints.
+    pub network: Name,
+    /// Number of those.
+    pub endpoints: usize,
+    /// Seconds until they are forgotten, and others may be given their addresses.
+    pub left_s: u64,
 }
 
 /// Way to the cluster's store.

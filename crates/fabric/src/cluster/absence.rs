@@ -58,6 +58,12 @@ impl Absences {
         lost
     }
 
+    /// The hosts that are away at the time `now`: the number of their endpoints, and the time until these are forgotten.
+    pub fn hosts(&self, now: Duration) -> impl Iterator<Item = (&Name, usize, Duration)> {
+        let away = self.hosts.iter().filter(|(_, absence)| !absence.is_back);
+        away.map(move |(host, absence)| (host, absence.endpoints.len(), absence.until.saturating_sub(now)))
+    }
+
     /// Forgets the hosts whose tenures may have ended at the time `now`; whether there were any.
     pub fn forget(&mut self, now: Duration) -> bool {
         let before = self.hosts.len();
@@ -116,7 +122,9 @@ mod tests {
         // The session had lasted since its last renewal at most as long as it may.
         assert!(!absences.forget(SECOND * 50));
         assert_eq!(absences.complete(&less), full);
+        assert_eq!(absences.hosts(SECOND * 50).collect::<Vec<_>>(), [(&host(1).name, 2, SECOND)]);
         assert!(absences.forget(SECOND * 51));
+        assert_eq!(absences.hosts(SECOND * 51).count(), 0);
         assert_eq!(absences.complete(&less), less);
     }
 

@@ -255,9 +255,7 @@ impl Host {
 
     fn store(&self) -> Option<StoreState> {
         let (store, agent) = (self.config.store.as_ref()?, self.agent.as_ref()?);
-        let allocator = agent.allocator();
-        let (has_joined, is_away) = (allocator.has_joined(), allocator.is_store_away());
-        Some(StoreState { access: store.access().clone(), has_joined, answers: has_joined && !is_away })
+        Some(agent.allocator().store_state(store.access().clone()))
     }
 
     /// Counters of each worker.

@@ -1,7 +1,7 @@
 //! The thread that keeps this host's registry and the cluster in agreement.
 
 use super::SharedStore;
-use super::allocator::Allocator;
+use super::allocator::{Absent, Allocator};
 use super::view::{self, Known, Target};
 use crate::daemon::endpoints::Endpoints;
 use crate::daemon::full_name::FullName;
@@ -180,6 +180,7 @@ impl Work {
         let living = work.living();
         living.iter().for_each(|endpoint| work.member.adopt(endpoint));
         work.allocator.set_member(Arc::clone(&work.member));
+        work.allocator.set_tenure_end(work.began + work.parts.store.terms().tenure);
         work.catch_up().await;
         let networks: BTreeSet<&Name> = living.iter().map(|endpoint| &endpoint.network).collect();
         for network in networks {
@@ -210,10 +211,25 @@ impl Work {
                     while let Ok(news) = self.news.1.try_recv() {
                         self.take_in(news);
                     }
+                    self.say_who_is_absent();
                     self.apply().await;
                 }
             }
         }
+    }
+
+    /// Lets operators know which hosts are without a session.
+    fn say_who_is_absent(&self) {
+        let now = self.began.elapsed();
+        let absent = self.followers.iter().flat_map(|(network, followed)| {
+            followed.absences.hosts(now).map(|(host, endpoints, left)| Absent {
+                host: host.clone(),
+                network: network.clone(),
+                endpoints,
+                until: Instant::now() + left,
+            })
+        });
+        self.allocator.set_absent(absent.collect());
     }
 
     /// A follower has seen another view. One of a network that was left meanwhile would stay for ever.
@@ -241,11 +257,13 @@ impl Work {
             }
         }
         if has_changed {
+            self.say_who_is_absent();
             self.apply().await;
         }
     }
 
     async fn renew(&mut self) {
+        let asked = Instant::now();
         match self.member.renew().await {
             Ok(Renewal::Kept) => {}
             Ok(Renewal::Anew) => {
@@ -259,6 +277,7 @@ impl Work {
                 return;
             }
         }
+        self.allocator.set_tenure_end(asked + self.parts.store.terms().tenure);
         if self.allocator.set_store_away(false) {
             tracing::info!("the store answers again");
         }

@@ -1,6 +1,7 @@
 //! Networks and addresses of new endpoints, from the cluster.
 
 use crate::daemon::error::HostError;
+use rdmesh_fabric::api::{AbsentHost, StoreAccess, StoreState};
 use rdmesh_fabric::cluster::{Announced, Cluster, ClusterError, Member};
 use rdmesh_fabric::{
     DEFAULT_TENANT, Endpoint, InterfaceName, Isolation, Labels, Name, Network, NetworkGroups, PublicKey, Quota,
@@ -9,7 +10,7 @@ use rdmesh_fabric::{
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tokio::time::timeout;
@@ -40,6 +41,19 @@ struct State {
     announced: Announced,
     /// The last renewal of the leases has failed.
     is_store_away: bool,
+    /// End of the host's tenure, unless it is renewed.
+    tenure_ends: Option<Instant>,
+    /// Hosts that the store has lost, each with the time at which its endpoints are forgotten.
+    absent: Vec<Absent>,
+}
+
+/// A host that the store has lost, on a network.
+#[derive(Clone, Debug)]
+pub(super) struct Absent {
+    pub(super) host: Name,
+    pub(super) network: Name,
+    pub(super) endpoints: usize,
+    pub(super) until: Instant,
 }
 
 impl Allocator {
@@ -213,14 +227,34 @@ impl Allocator {
         self.changed.notify_one();
     }
 
-    /// Whether the host has joined the cluster.
-    pub(in crate::daemon) fn has_joined(&self) -> bool {
-        self.state().member.is_some()
+    /// What an operator is told of the store and of the hosts that it has lost.
+    pub(in crate::daemon) fn store_state(&self, access: StoreAccess) -> StoreState {
+        let (state, now) = (self.state(), Instant::now());
+        let left = |until: Instant| until.saturating_duration_since(now).as_secs();
+        let has_joined = state.member.is_some();
+        let absent = state.absent.iter().map(|absent| AbsentHost {
+            host: absent.host.clone(),
+            network: absent.network.clone(),
+            endpoints: absent.endpoints,
+            left_s: left(absent.until),
+        });
+        StoreState {
+            access,
+            has_joined,
+            answers: has_joined && !state.is_store_away,
+            tenure_left_s: state.tenure_ends.filter(|_| state.is_store_away).map(left),
+            absent: absent.collect(),
+        }
     }
 
-    /// Whether the store has left the last renewal of the leases without an answer.
-    pub(in crate::daemon) fn is_store_away(&self) -> bool {
-        self.state().is_store_away
+    /// The leases were renewed: nobody else is given this host's addresses before that time.
+    pub(super) fn set_tenure_end(&self, ends: Instant) {
+        self.state().tenure_ends = Some(ends);
+    }
+
+    /// These hosts are without a session.
+    pub(super) fn set_absent(&self, absent: Vec<Absent>) {
+        self.state().absent = absent;
     }
 
     pub(super) fn set_member(&self, member: Arc<Member>) {
