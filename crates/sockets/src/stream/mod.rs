@@ -258,8 +258,8 @@ impl Stream {
         let is_end = is_last && !self.is_inherited() && !self.is_shared.load(Ordering::Acquire);
         for epoll in self.epolls() {
             epoll.closed(fd);
-            if is_end {
-                // The kernel does so by itself, but only when the other end has let go of the socket, too, that it was offered.
+            // The kernel does so by itself, but only when the other end has let go of the socket, too, that it was offered.
+            if is_end && !self.kept.lock().is_empty() {
                 epoll.unregister(fd);
             }
         }
