@@ -25,6 +25,11 @@ AXE_VERSION=4.11.0
 AXE_SHA256=39bed7d72308f6d620789c169d699bfd7e8da80f65b545821a6b2215c3e83107
 AXE=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/axe-core-$AXE_VERSION.js
 
+# Node's own tests, of the source of Debian's package: MIT, used by the long form of the tests of sockets alone.
+NODE_SOURCE=nodejs_18.20.4+dfsg.orig.tar.xz
+NODE_SHA256=6ce58062c71eae37d9c5ac31eeaeff9c2d48561d21c2849179d056c9c1bd9ebc
+NODE_TESTS=${XDG_CACHE_HOME:-$HOME/.cache}/rdmesh/node-tests-18.20.4
+
 missing_packages() {
     local package
     for package in "$@"; do
@@ -87,6 +92,23 @@ fetch_axe() {
 need_axe() {
     if [[ ! -s $AXE ]]; then step "fetching axe-core $AXE_VERSION from npm's registry" fetch_axe; fi
     export RDMESH_AXE=$AXE
+}
+
+fetch_node_tests() {
+    local folder
+    folder=$(mktemp -d) &&
+        curl -sSf "$(debian_mirror)pool/main/n/nodejs/$NODE_SOURCE" -o "$folder/source" &&
+        sha256sum --quiet -c - <<<"$NODE_SHA256  $folder/source" &&
+        tar xJf "$folder/source" -C "$folder" --strip-components=1 --wildcards \
+            '*/test/common' '*/test/parallel' '*/test/sequential' '*/test/fixtures' &&
+        mkdir -p "${NODE_TESTS%/*}" && rm "$folder/source" && mv "$folder" "$NODE_TESTS"
+    rm -rf "$folder"
+    [[ -d $NODE_TESTS/test ]]
+}
+
+need_node_tests() {
+    if [[ ! -d $NODE_TESTS/test ]]; then step "fetching Node's tests from Debian's source" fetch_node_tests; fi
+    export RDMESH_NODE_TESTS=$NODE_TESTS
 }
 
 need() {

@@ -10,7 +10,7 @@ TEST_PARTS=(unit lint sim sockets programs hosts native chains cluster pools cni
 ALONE_PARTS=(unit lint sim)
 
 # Usual seconds of each part on two cores, with what it builds on a fresh machine.
-declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=90
+declare -A USUAL_SECONDS=([unit]=480 [lint]=240 [sim]=240 [sockets]=240 [programs]=800 [hosts]=240 [native]=60 [chains]=180 [cluster]=180 [pools]=120 [cni]=120 [software]=300 [mpi]=150
     [rxe]=300 [vm]=300 [pyverbs]=240 [newest]=240 [rootless]=60 [docker]=60 [page]=120 [hostile]=120 [sample]=300 [package]=120 [fresh]=600)
 
 # limit_of PART: seconds after which the part has failed: three times the usual, in the long form twenty times.
@@ -56,6 +56,7 @@ part_lint() {
 
 part_sockets() {
     need run test sockets
+    if [[ -n ${RDMESH_TEST_ALL:-} ]]; then need_node_tests; fi
     build_product tested
     run_tests sockets
 }

@@ -2,6 +2,7 @@
 
 mod cases;
 mod listing;
+mod node;
 mod redis;
 mod relayed;
 mod servers;
