@@ -213,7 +213,7 @@ static void communicators(void) {
 // Between two groups, where the root's own is told apart by constants.
 static void between_groups(void) {
     MPI_Comm half, both;
-    int64_t *data = numbers(LONG);
+    int64_t *data = numbers(LONG), *all = numbers(LONG * size);
     bool is_low = rank < size / 2;
     MPI_Comm_split(MPI_COMM_WORLD, is_low, rank, &half);
     MPI_Intercomm_create(half, 0, MPI_COMM_WORLD, is_low ? size / 2 : 0, 8, &both);
@@ -221,9 +221,16 @@ static void between_groups(void) {
         for (int i = 0; i < LONG; i++) data[i] = rank == 0 ? element(4, again, i) : -1;
         MPI_Bcast(data, LONG, MPI_INT64_T, !is_low ? 0 : rank == 0 ? MPI_ROOT : MPI_PROC_NULL, both);
         for (int i = 0; i < LONG; i++) CHECK(data[i] == (rank == 0 || !is_low ? element(4, again, i) : -1));
+        // Arguments that mean nothing at a rank are null there.
+        int givers = size - size / 2;
+        if (!is_low) MPI_Gather(data, LONG, MPI_INT64_T, NULL, 0, MPI_DATATYPE_NULL, 0, both);
+        else if (rank == 0) MPI_Gather(NULL, 0, MPI_DATATYPE_NULL, all, LONG, MPI_INT64_T, MPI_ROOT, both);
+        else MPI_Gather(NULL, 0, MPI_DATATYPE_NULL, NULL, 0, MPI_DATATYPE_NULL, MPI_PROC_NULL, both);
+        for (int i = 0; rank == 0 && i < LONG * givers; i++) CHECK(all[i] == element(4, again, i % LONG));
     }
     MPI_Comm_free(&both);
     MPI_Comm_free(&half);
+    free(all);
     free(data);
 }
 

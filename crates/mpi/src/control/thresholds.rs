@@ -61,12 +61,12 @@ impl Ready {
     }
 }
 
-/// How a rank leaves `MPI_Init`.
+/// Order of the launcher by which a rank leaves `MPI_Init`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Start {
     /// All ranks of its world have joined, and each is told so, or none.
     pub is_whole: bool,
-    /// What they have measured.
+    /// Thresholds that the ranks have measured; none where they measure nothing.
     pub thresholds: Option<Thresholds>,
 }
 

@@ -32,7 +32,7 @@ struct Members {
     firsts: Vec<usize>,
 }
 
-/// What each rank tells the others.
+/// Word of a rank to the others, by which they agree.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Word {
     site: Site,
@@ -40,7 +40,7 @@ struct Word {
     has_room: bool,
 }
 
-/// What there is for the program's communicators that were asked about, until they are freed.
+/// Answers for the program's communicators that were asked about, until they are freed.
 static KNOWN: LazyLock<Mutex<HashMap<Handle, Asked>>> = LazyLock::new(Mutex::default);
 
 /// How often a communicator was asked about, and the answer.
@@ -57,7 +57,8 @@ fn known() -> MutexGuard<'static, HashMap<Handle, Asked>> {
 }
 
 impl Group {
-    /// That of a communicator, all ranks of which ask for it at the same point; they agree when they ask for the second time.
+    /// Group of a communicator within one group of ranks, all of which ask for it at the same point; they agree when they ask for the
+    /// second time.
     pub(super) fn of(rank: &'static Rank, comm: Handle) -> Option<Arc<Self>> {
         let already = known().get(&comm).cloned();
         let now = match already {
@@ -83,12 +84,11 @@ impl Group {
 
     fn agree(rank: &'static Rank, comm: Handle) -> Option<Self> {
         let library = rank.library;
-        let (mut is_between_groups, mut size, mut own) = (0, 0, 0);
-        library.comm_test_inter(comm, &mut is_between_groups);
+        let (mut size, mut own) = (0, 0);
         library.comm_size(comm, &mut size);
         library.comm_rank(comm, &mut own);
         let are_of_world = |size: c_int| (0..size).all(|member| rank.job().is_of_world(comm, member));
-        if is_between_groups != 0 || size < 2 || !are_of_world(size) {
+        if size < 2 || !are_of_world(size) {
             return None;
         }
         let is_group = |asked: &&Asked| matches!(asked, Asked::Again(Some(_)));

@@ -1,7 +1,7 @@
 //! Collective operations of much data, by messages of ours between endpoints.
 //!
-//! Whether an operation goes this way is the same on all ranks: by what all of them know alike, which is the length of its data and
-//! what the ranks of its communicator have agreed on when first asked ([`Group`]). Ranks of one endpoint use MPI's own operations
+//! All ranks choose the same way for an operation, by the length of its data and by an agreement of its communicator's ranks
+//! ([`Group`]). Ranks of one endpoint use MPI's own operations
 //! among themselves where one message between endpoints serves all of them ([`spread`]), and are treated as others where each has
 //! data of its own ([`blocks`]).
 
@@ -27,7 +27,7 @@ intercept! {
     fn MPI_Bcast, PMPI_Bcast(buffer: *mut c_void, count: c_int, datatype: Handle, root: c_int, comm: Handle) {
         let library = mpi!();
         let data = data(library, buffer, count, datatype);
-        match group(library, comm, data.len(library)).and_then(|group| group.with_root(root)) {
+        match group(library, comm, || data.len(library)).and_then(|group| group.with_root(root)) {
             Some((group, root)) => group.broadcast(data, root),
             None => library.bcast(buffer, count, datatype, root, comm),
         }
@@ -35,8 +35,11 @@ intercept! {
 
     fn MPI_Reduce, PMPI_Reduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, root: c_int, comm: Handle) {
         let library = mpi!();
-        let reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
-        let len = reduction.as_ref().and_then(|reduction| reduction.len(library));
+        let mut reduction = None;
+        let len = || {
+            reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
+            reduction.as_ref()?.len(library)
+        };
         match group(library, comm, len).and_then(|group| group.with_root(root)).zip(reduction) {
             Some(((group, root), reduction)) => group.reduce(&reduction, root),
             None => library.reduce(buffer.cast_mut(), into, count, datatype, op, root, comm),
@@ -45,11 +48,12 @@ intercept! {
 
     fn MPI_Allreduce, PMPI_Allreduce(buffer: *const c_void, into: *mut c_void, count: c_int, datatype: Handle, op: Handle, comm: Handle) {
         let library = mpi!();
-        let reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
-        let len = reduction.as_ref().and_then(|reduction| reduction.len(library));
-        // A piece for each endpoint.
-        let group = group(library, comm, len).filter(|group| len >= Some(group.threshold() * group.endpoints() as u64));
-        match group.zip(reduction) {
+        let mut reduction = None;
+        let len = || {
+            reduction = Reduction::new(library, data(library, buffer, count, datatype), into, op);
+            reduction.as_ref()?.len(library)
+        };
+        match group(library, comm, len).zip(reduction).filter(|(group, reduction)| group.has_pieces(reduction)) {
             Some((group, reduction)) => group.reduce_for_all(&reduction),
             None => library.allreduce(buffer.cast_mut(), into, count, datatype, op, comm),
         }
@@ -63,7 +67,7 @@ intercept! {
         let own = own(library, buffer, count, datatype);
         let block = own.unwrap_or_else(|| data(library, into, into_count, into_datatype));
         let layout = Layout::Equal(into_count);
-        match group(library, comm, block.len(library)).and_then(|group| group.with_root(root)) {
+        match group(library, comm, || block.len(library)).and_then(|group| group.with_root(root)) {
             Some((group, root)) => group.gather(own, || Blocks::new(library, into, layout, into_datatype), root),
             None => library.gather(buffer.cast_mut(), count, datatype, into, into_count, into_datatype, root, comm),
         }
@@ -75,7 +79,7 @@ intercept! {
     ) {
         let library = mpi!();
         let (own, layout) = (own(library, buffer, count, datatype), Layout::Each { counts, places });
-        match group(library, comm, ANY).and_then(|group| group.with_root(root)) {
+        match group(library, comm, || ANY).and_then(|group| group.with_root(root)) {
             Some((group, root)) => group.gather(own, || Blocks::new(library, into, layout, into_datatype), root),
             None => library.gatherv(
                 buffer.cast_mut(), count, datatype, into, counts.cast_mut(), places.cast_mut(), into_datatype, root, comm,
@@ -91,7 +95,7 @@ intercept! {
         let own = own(library, into, into_count, into_datatype);
         let block = own.unwrap_or_else(|| data(library, buffer, count, datatype));
         let layout = Layout::Equal(count);
-        match group(library, comm, block.len(library)).and_then(|group| group.with_root(root)) {
+        match group(library, comm, || block.len(library)).and_then(|group| group.with_root(root)) {
             Some((group, root)) => group.scatter(own, || Blocks::new(library, buffer, layout, datatype), root),
             None => library.scatter(buffer.cast_mut(), count, datatype, into, into_count, into_datatype, root, comm),
         }
@@ -103,7 +107,7 @@ intercept! {
     ) {
         let library = mpi!();
         let (own, layout) = (own(library, into, into_count, into_datatype), Layout::Each { counts, places });
-        match group(library, comm, ANY).and_then(|group| group.with_root(root)) {
+        match group(library, comm, || ANY).and_then(|group| group.with_root(root)) {
             Some((group, root)) => group.scatter(own, || Blocks::new(library, buffer, layout, datatype), root),
             None => library.scatterv(
                 buffer.cast_mut(), counts.cast_mut(), places.cast_mut(), datatype, into, into_count, into_datatype, root, comm,
@@ -115,7 +119,7 @@ intercept! {
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle, comm: Handle,
     ) {
         let library = mpi!();
-        let len = data(library, into, into_count, into_datatype).len(library);
+        let len = || data(library, into, into_count, into_datatype).len(library);
         let blocks = Blocks::new(library, into, Layout::Equal(into_count), into_datatype);
         match group(library, comm, len) {
             Some(group) => group.gather_for_all(own(library, buffer, count, datatype), &blocks),
@@ -130,7 +134,7 @@ intercept! {
         let library = mpi!();
         let blocks = Blocks::new(library, into, Layout::Each { counts, places }, into_datatype);
         // All know the lengths of all.
-        match group(library, comm, ANY).filter(|group| group.is_worth(&blocks)) {
+        match group(library, comm, || ANY).filter(|group| group.is_worth(&blocks)) {
             Some(group) => group.gather_for_all(own(library, buffer, count, datatype), &blocks),
             None => library.allgatherv(
                 buffer.cast_mut(), count, datatype, into, counts.cast_mut(), places.cast_mut(), into_datatype, comm,
@@ -142,7 +146,7 @@ intercept! {
         buffer: *const c_void, count: c_int, datatype: Handle, into: *mut c_void, into_count: c_int, into_datatype: Handle, comm: Handle,
     ) {
         let library = mpi!();
-        let len = own(library, buffer, count, datatype).and_then(|block| block.len(library));
+        let len = || own(library, buffer, count, datatype)?.len(library);
         match group(library, comm, len) {
             Some(group) => {
                 let from = Blocks::new(library, buffer, Layout::Equal(count), datatype);
@@ -157,7 +161,7 @@ intercept! {
         into: *mut c_void, into_counts: *const c_int, into_places: *const c_int, into_datatype: Handle, comm: Handle,
     ) {
         let library = mpi!();
-        let len = ANY.filter(|_| !is_in_place(library, buffer));
+        let len = || ANY.filter(|_| !is_in_place(library, buffer));
         match group(library, comm, len) {
             Some(group) => {
                 let from = Blocks::new(library, buffer, Layout::Each { counts, places }, datatype);
@@ -178,11 +182,15 @@ const ANY_LENGTH: u64 = u64::MAX;
 /// Most bytes that MPI packs.
 const LONGEST: u64 = c_int::MAX as u64;
 
-/// What the ranks of a communicator have agreed on, where an operation of so many bytes is to go this way. All of them call it with the
-/// same length.
-fn group(library: &'static Library, comm: Handle, len: Option<u64>) -> Option<Arc<Group>> {
+/// Group of a communicator, where an operation of so many bytes is to go this way. All its ranks call it with the same length.
+fn group(library: &'static Library, comm: Handle, len: impl FnOnce() -> Option<u64>) -> Option<Arc<Group>> {
     let rank = rank().filter(|rank| rank.is_whole())?;
-    let len = len.filter(|&len| len >= MIN_THRESHOLD && (len <= LONGEST || len == ANY_LENGTH))?;
+    let mut is_between_groups = 0;
+    // There some ranks' datatypes and operations are ignored, and may be null.
+    if library.comm_test_inter(comm, &mut is_between_groups) != 0 || is_between_groups != 0 {
+        return None;
+    }
+    let len = len().filter(|&len| len >= MIN_THRESHOLD && (len <= LONGEST || len == ANY_LENGTH))?;
     Group::of(rank, library.argument(comm)).filter(|group| len >= group.threshold())
 }
 

@@ -53,6 +53,11 @@ struct Chain {
 }
 
 impl Group {
+    /// Whether each endpoint has a piece of the data that is worth this way.
+    pub(super) fn has_pieces(&self, reduction: &Reduction) -> bool {
+        reduction.len(self.rank.library) >= Some(self.threshold() * self.endpoints() as u64)
+    }
+
     /// `MPI_Bcast`.
     pub(super) fn broadcast(&self, data: Buffer, root: usize) -> c_int {
         let head = self.head(self.endpoint(), root);
