@@ -10,7 +10,7 @@ PACKAGES_SOFTWARE=(rdmacm-utils librdmacm1 ucx-utils libfabric-bin openmpi-bin l
 # What speaks memcached's protocol, and memcached itself; what the client in Rust is compiled with.
 PACKAGES_CHAINS=(memcached libmemcached-tools cmake libclang-dev)
 PACKAGES_SOCKETS=(gcc libc6-dev make redis-server redis-tools nginx-light haproxy wrk curl python3 postgresql memcached
-    libmemcached-tools nodejs default-jdk-headless)
+    libmemcached-tools nodejs default-jdk-headless xz-utils)
 PACKAGES_CNI=(python3-grpcio python3-protobuf containernetworking-plugins iproute2 iputils-ping redis-server redis-tools podman runc python3)
 PACKAGES_CLUSTER=(etcd-server etcd-client openssl iproute2 iputils-ping rdmacm-utils)
 PACKAGES_DOCKER=(docker.io redis-server redis-tools)

@@ -24,7 +24,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_millis(250);
 /// The kernel sends three ARP requests, a second apart.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(4);
 
-/// How the endpoint `name` of `net`, or any other of it, reaches an address.
+/// Findings about the path from the endpoint `name` of `net`, or from any other of it, to an address.
 pub(crate) fn check(net: &Name, name: Option<&Name>, to: IpAddr, client: &Client) -> Result<Vec<Finding>, Failure> {
     let from = name.map(|name| client.endpoint(net, name)).transpose()?;
     let mut findings = Vec::new();

@@ -18,7 +18,7 @@ pub(super) struct Place {
     pub(super) location: Location,
 }
 
-/// Where the end of a path is.
+/// Place of the end of a path.
 pub(super) enum Location {
     Here,
     Host(Peer),

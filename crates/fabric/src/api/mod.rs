@@ -91,7 +91,7 @@ pub struct StoreState {
 /// A host whose session with the store has ended: it is lost, or the store is out of its reach.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct AbsentHost {
-    /// Its name.
+    /// Name of the host: that of its `rdmesh up --host`.
     pub host: Name,
     /// A network on which it has endpoints.
     pub network: Name,

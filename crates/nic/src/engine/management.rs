@@ -188,7 +188,7 @@ fn network_of<P: Platform>(
     opened.vni.or_else(|| networks.find(is_owner).map(|network| network.vni))
 }
 
-/// What a packet for queue pair 1 carries.
+/// Content of a packet for queue pair 1.
 enum Arrived<'a> {
     Mad(&'a [u8; MAD]),
     Probe(Probe),

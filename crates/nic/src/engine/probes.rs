@@ -29,7 +29,7 @@ pub struct ProbeRequest {
     pub len: Mtu,
 }
 
-/// What an engine knows of a probe.
+/// State of a probe at the engine that sends it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProbeState {
     /// When it left.
@@ -45,7 +45,7 @@ pub struct ProbeReply {
     pub at: Time,
     /// Time that it had waited in the socket before, where that is known.
     pub waited: Option<Duration>,
-    /// What the other router says.
+    /// Answer of the other router.
     pub answer: ProbeAnswer,
 }
 
@@ -191,7 +191,7 @@ impl PathProbes<'_> {
         self.probes.send(self.now, request, self.routes)
     }
 
-    /// What this engine knows of a probe, which it then forgets. An answer of another host than the address's is none.
+    /// State of a probe, which is forgotten with it. An answer of another host than the address's is none.
     pub fn take(&mut self, request: &ProbeRequest) -> ProbeState {
         let ProbeRequest { tid, vni, dest, .. } = *request;
         let host = self.routes.find(vni, dest);
@@ -203,7 +203,7 @@ impl PathProbes<'_> {
     }
 }
 
-/// What this router knows of an address that is probed.
+/// Answer to a probe of an address, by what this router knows.
 fn known_of(routes: &Routes, vni: Vni, source: Gid, dest: Gid) -> ProbeAnswer {
     let is_here = routes.find(vni, dest) == Route::Local;
     let is_allowed = is_here && routes.access().may_begin(vni, source, dest);

@@ -24,7 +24,7 @@ pub struct Probe {
     pub answer: Option<ProbeAnswer>,
 }
 
-/// What the router of the other host says of a probe.
+/// Answer of the other host's router to a probe.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ProbeAnswer {
     /// Time between its arrival in the engine and the answer.
@@ -49,7 +49,7 @@ pub struct RouterVersion {
 }
 
 impl RouterVersion {
-    /// That of this program.
+    /// Version of this program.
     pub const OWN: Self = Self {
         major: number(env!("CARGO_PKG_VERSION_MAJOR")),
         minor: number(env!("CARGO_PKG_VERSION_MINOR")),

@@ -133,7 +133,7 @@ impl Channel {
         }
     }
 
-    /// Bytes that have been read from TCP, ever.
+    /// Bytes that have been read from TCP, ever, of `sent` that come before a FIN.
     pub(crate) fn read_from_tcp(&self, fd: c_int, sent: u64) -> Option<u64> {
         kernel::read(fd, sent, self.kernel.load(Ordering::Acquire) & libc::POLLERR as u32 != 0)
     }

@@ -227,7 +227,7 @@ impl Allocator {
         self.changed.notify_one();
     }
 
-    /// What an operator is told of the store and of the hosts that it has lost.
+    /// State of the store and of the hosts that it has lost, for operators.
     pub(in crate::daemon) fn store_state(&self, access: StoreAccess) -> StoreState {
         let (state, now) = (self.state(), Instant::now());
         let left = |until: Instant| until.saturating_duration_since(now).as_secs();
