@@ -1,6 +1,10 @@
 //! Death of a peer: the right completion error at the survivor, in time, and reclamation of everything that the dead one held.
 
-use rdmesh_tests::{Endpoint, Lab, Peer};
+use rdmesh_tests::{Endpoint, Lab, Peer, until};
+use std::time::Duration;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const PYTHON: &str = "/usr/bin/python3";
 
 /// 2^16 * 4.096 us = 268 ms before the first retry, three retries.
 const TIMEOUT: [&str; 3] = ["rc", "16", "3"];
@@ -78,4 +82,32 @@ fn a_killed_router_is_an_error_and_not_a_hang() {
     drop((a, b));
     let up = lab.command(&["up"]);
     assert!(up.status.success(), "after a crash `rdmesh up` starts over:\n{}", up.text);
+}
+
+/// What TCP has still to send when a program ends goes from its endpoint's namespace, which ends with it.
+#[test]
+fn what_an_ended_program_has_sent_by_tcp_arrives() {
+    let lab = Lab::start();
+    let giver = "import socket\n\
+        listener = socket.create_server(('0.0.0.0', 7000))\n\
+        stream = listener.accept()[0]\n\
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 400000)\n\
+        stream.sendall(b'x' * 200000)";
+    // With little room, and none of it free before the other end's program has ended.
+    let taker = "import socket, time\n\
+        stream = socket.socket()\n\
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 32768)\n\
+        stream.connect(('10.7.0.2', 7000))\n\
+        time.sleep(0.4)\n\
+        stream.settimeout(20)\n\
+        taken = 0\n\
+        while piece := stream.recv(65536): taken += len(piece)\n\
+        print(taken, 'bytes and an end')";
+    let mut server = lab.start_in(&Endpoint::at("giver", "blue", "10.7.0.2"), &[PYTHON, "-c", giver]);
+    server.wait_listening(7000);
+    let client = lab.start_in(&Endpoint::at("taker", "blue", "10.7.0.3"), &[PYTHON, "-c", taker]);
+    let output = client.finish(LIMIT).ok();
+    assert!(output.text.contains("200000 bytes and an end"), "{}", output.text);
+    server.finish(LIMIT).ok();
+    until(LIMIT, "both endpoints are gone", || lab.api("/v1/endpoints").as_array()?.is_empty().then_some(()));
 }

@@ -31,6 +31,7 @@ mod namespace;
 mod netlink;
 mod overlay;
 mod sandbox;
+mod streams;
 mod underlay;
 
 pub use confine::{ConfineError, Confinement, ControlGroup, check_confinement};
@@ -42,4 +43,5 @@ pub use mac::MacAddress;
 pub use namespace::{NamespaceId, in_namespace};
 pub use overlay::{Overlay, OverlayError};
 pub use sandbox::{Sandbox, SandboxError};
+pub use streams::has_undelivered;
 pub use underlay::{Underlay, UnderlayError};

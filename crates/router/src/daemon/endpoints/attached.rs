@@ -4,12 +4,13 @@ use crate::daemon::error::NotTakenOver;
 use crate::daemon::restore;
 use crate::endpoint::{EndpointDir, EndpointId};
 use rdmesh_fabric::api::{CreateEndpoint, EndpointInfo};
-use rdmesh_fabric::{Endpoint, Name, Network};
-use rdmesh_overlay::{Confinement, NamespaceId};
+use rdmesh_fabric::{Endpoint, Isolation, Name, Network};
+use rdmesh_overlay::{Confinement, NamespaceId, has_undelivered};
 use rdmesh_relay::{Relay, Totals};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 /// Counts of an endpoint's relay.
@@ -29,8 +30,8 @@ pub(super) struct AttachedEndpoint {
     /// User of the process that it goes with, as it was when it made the endpoint.
     pub(super) owner_uid: Option<u32>,
     pub(super) relay: Relay,
-    /// When its owner was first seen to have ended.
-    pub(super) ended: Option<Instant>,
+    /// Its last moments, from when its owner was first seen to have ended.
+    pub(super) ending: Option<Ending>,
     /// Control group of its programs, where it shares its namespace with endpoints whose addresses they must not use.
     pub(super) confinement: Option<Confinement>,
     pub(super) directory: EndpointDir,
@@ -68,7 +69,7 @@ impl AttachedEndpoint {
     /// It goes with process `pid`.
     pub(super) fn belong_to(&mut self, pid: i32, process: OwnedFd) {
         (self.owner, self.owner_uid, self.endpoint.owner_pid) = (Some(process), restore::user(pid), Some(pid));
-        self.ended = None;
+        self.ending = None;
     }
 
     /// Processes in its network namespace, by number and name.
@@ -83,10 +84,23 @@ impl AttachedEndpoint {
         poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
-    /// Whether what programs have sent that have ended is still to be delivered, and there is time for it.
+    /// Whether its relay or the kernel has still to deliver what its programs have sent, which have ended, and there is time for it.
     pub(super) fn is_delivering(&mut self) -> bool {
-        let ended = *self.ended.get_or_insert_with(Instant::now);
-        self.relay.is_busy() && ended.elapsed() < DELIVERY
+        let namespace = self.own_namespace().map(Path::to_owned);
+        let ending = self.ending.get_or_insert_with(|| Ending::begin(namespace.as_deref()));
+        ending.since.elapsed() < DELIVERY && (self.relay.is_busy() || ending.has_undelivered)
+    }
+
+    /// Notes what [`kernel_has_undelivered`] says of its namespace.
+    pub(super) fn set_undelivered(&mut self, has_undelivered: bool) {
+        if let Some(ending) = &mut self.ending {
+            ending.has_undelivered = has_undelivered;
+        }
+    }
+
+    /// Its network namespace, if that ends with it.
+    pub(super) fn own_namespace(&self) -> Option<&Path> {
+        self.namespace.as_deref().filter(|_| self.endpoint.isolation == Isolation::Namespace)
     }
 
     /// Name of the endpoint, with the counters of its relay.
@@ -96,5 +110,29 @@ impl AttachedEndpoint {
     }
 }
 
-/// Time for an endpoint's relay to deliver what programs have sent, from when its owner has ended.
+/// The last moments of an endpoint.
+pub(super) struct Ending {
+    since: Instant,
+    /// Whether the kernel was last seen to have bytes or an end to deliver.
+    has_undelivered: bool,
+}
+
+impl Ending {
+    fn begin(namespace: Option<&Path>) -> Self {
+        Self { since: Instant::now(), has_undelivered: namespace.is_some_and(kernel_has_undelivered) }
+    }
+}
+
+/// Whether the kernel has still to deliver what programs in `namespace` have sent; not so where that cannot be told.
+pub(super) fn kernel_has_undelivered(namespace: &Path) -> bool {
+    has_undelivered(namespace).unwrap_or_else(|error| {
+        // One that has just been removed has nothing left.
+        if error.kind() != io::ErrorKind::NotFound {
+            tracing::warn!(%error, namespace = %namespace.display(), "cannot tell whether TCP has delivered all");
+        }
+        false
+    })
+}
+
+/// Time for an endpoint's relay and the kernel to deliver what programs have sent, from when its owner has ended.
 const DELIVERY: Duration = Duration::from_secs(1);

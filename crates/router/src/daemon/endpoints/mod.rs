@@ -261,7 +261,7 @@ impl Endpoints {
         let unwatchable = |e: rustix::io::Errno| HostError::Owner { pid: caller.pid, source: e.into() };
         let owner = rustix::io::fcntl_dupfd_cloexec(caller.process, 0).map_err(unwatchable)?;
         self.owners.watch(owner.as_fd(), endpoint.id).map_err(unwatchable)?;
-        (endpoint.owner, endpoint.ended) = (Some(owner), None);
+        (endpoint.owner, endpoint.ending) = (Some(owner), None);
         endpoint.endpoint.owner_pid = Some(caller.pid);
         let _ = restore::identity(caller.pid).map(|own| self.registry.set_owner(&key.network, &key.name, &own));
         tracing::info!(network = %key.network, name = %key.name, "endpoint taken over");
@@ -468,7 +468,7 @@ impl Endpoints {
             owner,
             owner_uid,
             relay,
-            ended: None,
+            ending: None,
             confinement: None,
             directory,
         })

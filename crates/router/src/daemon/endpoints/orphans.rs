@@ -1,11 +1,12 @@
 //! Endpoints whose owners have ended.
 
-use super::attached::AttachedEndpoint;
+use super::attached::{AttachedEndpoint, kernel_has_undelivered};
 use super::{Attached, Endpoints};
 use crate::daemon::error::HostError;
 use crate::daemon::full_name::FullName;
 use crate::endpoint::EndpointId;
 use rdmesh_overlay::{Errors, NamespaceId};
+use std::path::Path;
 use std::time::Duration;
 
 impl Endpoints {
@@ -16,8 +17,7 @@ impl Endpoints {
                 self.owners.look_again(id, time);
                 continue;
             }
-            let is_delivering = |e: &mut AttachedEndpoint| e.id == id && e.is_orphan() && e.is_delivering();
-            if self.attached().endpoints.values_mut().any(is_delivering) {
+            if is_delivering(self, id) {
                 self.owners.look_again(id, Duration::ZERO);
                 continue;
             }
@@ -78,4 +78,23 @@ impl Endpoints {
         if is_of_pool { self.pools().rest(attached, key) } else { self.remove_attached(attached, key).map(drop) }?;
         Ok(is_of_pool)
     }
+}
+
+/// Whether what programs of endpoint `id` have sent is still to be delivered, as [`AttachedEndpoint::is_delivering`] says.
+fn is_delivering(endpoints: &Endpoints, id: EndpointId) -> bool {
+    let of_id = |e: &&mut AttachedEndpoint| e.id == id && e.is_orphan();
+    let mut attached = endpoints.attached();
+    let Some(ended) = attached.endpoints.values_mut().find(of_id) else { return false };
+    if !ended.is_delivering() {
+        return false;
+    }
+    let Some(namespace) = ended.own_namespace().map(Path::to_owned) else { return true };
+    drop(attached);
+    // Looked at again while nothing is locked: that takes long on a host with many sockets.
+    let has_undelivered = kernel_has_undelivered(&namespace);
+    let mut attached = endpoints.attached();
+    attached.endpoints.values_mut().find(of_id).is_some_and(|ended| {
+        ended.set_undelivered(has_undelivered);
+        ended.is_delivering()
+    })
 }
