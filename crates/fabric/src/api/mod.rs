@@ -526,6 +526,10 @@ pub struct Metric {
     pub value: f64,
 }
 
+/// Header of a request that another process passes on to the router: the name of who has asked. Those who reach the router's socket are
+/// trusted with it.
+pub const CALLER_HEADER: &str = "rdmesh-caller";
+
 /// Error response of the API.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct ApiError {

@@ -12,7 +12,7 @@ use crate::state::Owners;
 use crate::{Endpoint, Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
-use hyper::{Method, Request, StatusCode};
+use hyper::{Method, Request, Response};
 use hyper_util::rt::TokioIo;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -390,8 +390,9 @@ impl Client {
             .body(Full::new(Bytes::from(body)))
             .map_err(protocol)?;
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(protocol)?;
-        let exchange = async { tokio::time::timeout(patience, self.exchange(request)).await };
-        let (status, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??;
+        let exchange = async { tokio::time::timeout(patience, self.pass_on(request)).await };
+        let (head, body) = runtime.block_on(exchange).map_err(|_| ClientError::TimedOut)??.into_parts();
+        let status = head.status;
         if status.is_success() {
             return Ok(body);
         }
@@ -402,15 +403,15 @@ impl Client {
         Err(ClientError::Refused { status: status.as_u16(), message })
     }
 
-    async fn exchange(&self, request: Request<Full<Bytes>>) -> Result<(StatusCode, Bytes), ClientError> {
+    /// Makes `request` as it is: for what passes requests of others on.
+    pub async fn pass_on(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, ClientError> {
         let stream = self.connect().await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
-        // Ends with the runtime, which lives for this one exchange.
+        // Ends with the sender.
         tokio::spawn(connection);
-        let response = sender.send_request(request).await.map_err(exchange_failed)?;
-        let status = response.status();
-        Ok((status, response.into_body().collect().await.map_err(exchange_failed)?.to_bytes()))
+        let (head, body) = sender.send_request(request).await.map_err(exchange_failed)?.into_parts();
+        Ok(Response::from_parts(head, body.collect().await.map_err(exchange_failed)?.to_bytes()))
     }
 
     /// Connects, and checks the owner of the other end before anything is sent.

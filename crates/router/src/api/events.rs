@@ -9,7 +9,7 @@ use axum::http::Method;
 use axum::middleware::Next;
 use axum::response::Response;
 use axum::routing::get;
-use rdmesh_fabric::api::{Events, ORDER};
+use rdmesh_fabric::api::{CALLER_HEADER, Events, ORDER};
 use std::time::Duration;
 
 /// The API's operations on events.
@@ -33,7 +33,8 @@ async fn next(State(api): State<Api>, Path(after): Path<u64>) -> Result<Json<Eve
     Ok(Json(api.events().wait(after, LONGEST).await))
 }
 
-/// Logs every request that is to change something, with who has made it and the answer's status.
+/// Logs every request that is to change something, with the process that has made it, the caller in whose name it did so, if there is
+/// one, and the answer's status.
 pub(super) async fn record(request: Request, next: Next) -> Response {
     if request.method() == Method::GET {
         return next.run(request).await;
@@ -41,6 +42,7 @@ pub(super) async fn record(request: Request, next: Next) -> Response {
     let order = format!("{} {}", request.method(), request.uri().path());
     let caller = request.extensions().get::<ConnectInfo<Caller>>().map(|info| info.0);
     let command = caller.and_then(|caller| caller.command());
+    let caller_name = request.headers().get(CALLER_HEADER).and_then(|name| name.to_str().ok()).map(str::to_owned);
     let response = next.run(request).await;
     tracing::info!(
         target: AUDIT,
@@ -49,6 +51,7 @@ pub(super) async fn record(request: Request, next: Next) -> Response {
         uid = caller.and_then(|caller| caller.uid),
         pid = caller.and_then(|caller| caller.pid),
         command,
+        caller = caller_name,
         "{ORDER}"
     );
     response
