@@ -18,7 +18,7 @@ PACKAGES_GUEST=(qemu-system-x86 busybox-static cpio kmod xz-utils rdmacm-utils)
 PACKAGES_BENCH=(redis-server redis-tools iperf3 gcc libc6-dev make ucx-utils libibverbs-dev librdmacm-dev strace util-linux)
 PACKAGES_SOURCE=(cmake ninja-build pkg-config libnl-3-dev libnl-route-3-dev cython3 python3-dev)
 PACKAGES_MUSL=(musl-tools linux-libc-dev)
-PACKAGES_PAGE=(chromium chromium-driver python3-selenium python3 curl prometheus)
+PACKAGES_PAGE=(chromium chromium-driver python3-selenium python3 curl openssl prometheus)
 
 # What looks for barriers in pages; MPL-2.0, used by the test alone.
 AXE_VERSION=4.11.0

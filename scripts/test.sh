@@ -172,7 +172,7 @@ part_docker() {
 part_page() {
     need run test page
     build_product tested
-    run_tests page dashboard
+    run_tests page dashboard gateway
 }
 
 part_hostile() {

@@ -16,6 +16,7 @@ mod endpoint;
 mod events;
 mod failure;
 mod faults;
+mod gateway;
 mod group;
 mod held;
 mod linger;
@@ -120,6 +121,7 @@ fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
         Command::Top(options) => top::top(&options, &client),
         Command::Stats(options) => show::stats(&options, &client),
         Command::Page(options) => page::page(&options, client),
+        Command::Gateway(options) => gateway::gateway(&options, client),
         Command::Completion { shell } => completion::completion(shell),
         Command::Diagnose(options) => diagnose::diagnose(&options, &client, state),
         Command::Trace(options) => return trace::trace(&options, &client),

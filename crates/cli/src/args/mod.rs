@@ -8,6 +8,7 @@ mod policy;
 mod pool;
 mod router;
 mod run;
+mod serve;
 mod trace;
 
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
@@ -22,7 +23,8 @@ pub(crate) use pool::{
 use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
 pub(crate) use run::{AccelOptions, MpiOptions, RunOptions, VmOptions};
-use std::net::{IpAddr, SocketAddr};
+pub(crate) use serve::{GatewayOptions, PageOptions};
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 pub(crate) use trace::{EndpointPath, PathOptions, Target};
@@ -136,6 +138,13 @@ pub(crate) enum Command {
     ///
     /// Example: rdmesh page --listen 127.0.0.1:8080
     Page(PageOptions),
+    /// Serve the router's API to other machines by mutual TLS, with roles
+    ///
+    /// Callers need a certificate of --client-ca. Its organization (O) is their role: rdmesh:admin, rdmesh:reader or rdmesh:tenant:NAME;
+    /// its common name (CN) is in the log beside what they order. Serves until it is ended.
+    ///
+    /// Example: rdmesh gateway --listen 0.0.0.0:7443 --cert host.pem --key host.key --client-ca ca.pem
+    Gateway(GatewayOptions),
     /// Check the host and the router for faults, and list programs' failed requests, each with its remedy
     Doctor(DoctorOptions),
     /// Write an archive for a bug report: the router's log, state and counters, and the host's settings, without secrets
@@ -471,14 +480,6 @@ pub(crate) struct DoctorOptions {
     pub(crate) net: Name,
     #[command(flatten)]
     pub(crate) output: OutputOptions,
-}
-
-/// Options of `rdmesh page`.
-#[derive(Debug, clap::Args)]
-pub(crate) struct PageOptions {
-    /// Loopback address and port; port 0 stands for any that is free
-    #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:0")]
-    pub(crate) listen: SocketAddr,
 }
 
 /// Options of `rdmesh diagnose`.

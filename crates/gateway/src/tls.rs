@@ -1,0 +1,99 @@
+//! Keys and certificates.
+
+use rustls::pki_types::pem::{self, PemObject};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
+use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::{RootCertStore, ServerConfig};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use tokio_rustls::TlsAcceptor;
+
+/// Files of keys and certificates, in PEM.
+#[derive(Clone, Debug)]
+pub struct Credentials {
+    /// The gateway's certificate, followed by those of authorities between it and the one that clients know.
+    pub certificate: PathBuf,
+    /// Its private key.
+    pub key: PathBuf,
+    /// The certificates of the authorities of callers.
+    pub client_ca: PathBuf,
+    /// Revocation lists of these authorities; where there are some, each authority needs one.
+    pub revoked: Vec<PathBuf>,
+}
+
+/// Error of [`Credentials`].
+#[derive(Debug, thiserror::Error)]
+pub enum CredentialsError {
+    /// A file cannot be read, or holds something else.
+    #[error("{}: {}", .file.display(), described(.source))]
+    File {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: pem::Error,
+    },
+    /// A file holds no certificate.
+    #[error("{}: there is no certificate in it", .0.display())]
+    Empty(PathBuf),
+    /// What is in them cannot be used.
+    #[error("the certificate and its key: {0}")]
+    Certificate(rustls::Error),
+    /// A certificate of an authority cannot be used.
+    #[error("{}: {source}", .file.display())]
+    Authority {
+        /// The file.
+        file: PathBuf,
+        /// The cause.
+        source: rustls::Error,
+    },
+    /// Authorities or revocation lists cannot be used.
+    #[error("the authorities of callers: {0}")]
+    Callers(#[from] VerifierBuilderError),
+}
+
+impl Credentials {
+    /// Accepts connections whose callers have a certificate of one of the authorities, which is valid and for clients.
+    pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, CredentialsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut authorities = RootCertStore::empty();
+        for authority in certificates(&self.client_ca)? {
+            let refused = |source| CredentialsError::Authority { file: self.client_ca.clone(), source };
+            authorities.add(authority).map_err(refused)?;
+        }
+        let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider));
+        for file in &self.revoked {
+            verifier = verifier.with_crls(read_all::<CertificateRevocationListDer<'static>>(file)?);
+        }
+        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| unusable(&self.key, source))?;
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(CredentialsError::Certificate)?
+            .with_client_cert_verifier(verifier.build()?)
+            .with_single_cert(certificates(&self.certificate)?, key)
+            .map_err(CredentialsError::Certificate)?;
+        Ok(TlsAcceptor::from(Arc::new(config)))
+    }
+}
+
+fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
+    let certificates = read_all(file)?;
+    if certificates.is_empty() { Err(CredentialsError::Empty(file.to_owned())) } else { Ok(certificates) }
+}
+
+fn read_all<T: PemObject>(file: &Path) -> Result<Vec<T>, CredentialsError> {
+    let all = T::pem_file_iter(file).and_then(Iterator::collect);
+    all.map_err(|source| unusable(file, source))
+}
+
+fn unusable(file: &Path, source: pem::Error) -> CredentialsError {
+    CredentialsError::File { file: file.to_owned(), source }
+}
+
+/// Words for `error`; those of its crate are for programmers.
+fn described(error: &pem::Error) -> String {
+    match error {
+        pem::Error::Io(error) => error.to_string(),
+        pem::Error::NoItemsFound => "there is no private key in it, in PEM".to_owned(),
+        other => format!("it is not a file of keys or certificates in PEM ({other})"),
+    }
+}
