@@ -84,7 +84,7 @@ fn a_killed_router_is_an_error_and_not_a_hang() {
     assert!(up.status.success(), "after a crash `rdmesh up` starts over:\n{}", up.text);
 }
 
-/// What TCP has still to send when a program ends goes from its endpoint's namespace, which ends with it.
+/// Bytes that TCP has still to send when a program ends go from its endpoint's namespace, which ends with it.
 #[test]
 fn what_an_ended_program_has_sent_by_tcp_arrives() {
     let lab = Lab::start();

@@ -70,7 +70,7 @@ impl Site {
         admit(self.folder.path(), name, authority, organization);
     }
 
-    /// What curl says to a request with the certificate of `name`: a status, 0 where there is no connection, and JSON.
+    /// The answer to a request by curl with the certificate of `name`: a status, 0 where there is no connection, and JSON.
     fn ask(&self, name: &str, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
         let file = |name: &str| self.folder.path().join(name);
         let mut curl = Command::new("curl");

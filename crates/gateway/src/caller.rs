@@ -4,7 +4,7 @@ use rdmesh_fabric::Name;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Who asks, and in which role.
+/// A caller's name and role.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Caller {
     pub(crate) name: String,
@@ -16,7 +16,7 @@ pub(crate) struct Caller {
 pub(crate) enum Role {
     /// An operator.
     Admin,
-    /// Someone who reads.
+    /// A reader, for example a monitoring system.
     Reader,
     /// Someone of a tenant.
     Tenant(Name),

@@ -7,7 +7,7 @@
 //! | O | may |
 //! |---|---|
 //! | `rdmesh:admin` | everything that a caller on the host may, but for what goes with the calling process |
-//! | `rdmesh:reader` | read everything |
+//! | `rdmesh:reader` | read everything but captures |
 //! | `rdmesh:tenant:NAME` | see the networks of a tenant with what is on them, and make endpoints and security groups there |
 //!
 //! * [`Gateway`]: the port.

@@ -35,7 +35,7 @@ pub enum CredentialsError {
     /// A file holds no certificate.
     #[error("{}: there is no certificate in it", .0.display())]
     Empty(PathBuf),
-    /// What is in them cannot be used.
+    /// The certificate or the key cannot be used, or they do not go together.
     #[error("the certificate and its key: {0}")]
     Certificate(rustls::Error),
     /// A certificate of an authority cannot be used.

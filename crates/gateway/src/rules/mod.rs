@@ -8,10 +8,9 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// What becomes of a request that may be made.
+/// A request that may be made, as it goes to the router.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Order {
-    /// The body that goes to the router.
     pub(crate) body: Vec<u8>,
     pub(crate) seen: Seen,
 }
@@ -33,7 +32,7 @@ pub(crate) enum Refusal {
     Malformed(String),
 }
 
-/// What becomes of a request in a role. `networks` are all of the router, of which tenants have some.
+/// Decides on a request in a role. `networks` are all of the router, of which tenants have some.
 pub(crate) fn decide(
     role: &Role,
     method: &Method,
