@@ -3,7 +3,7 @@
 use rdmesh_tests::{Lab, Program};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
@@ -186,6 +186,22 @@ fn roles_may_do_what_they_are_for() {
     assert!(order.is_some_and(|line| line.contains("status=201")), "{log}");
     // The gateway's has them, too.
     assert!(site.gateway.text().contains("tom"), "{}", site.gateway.text());
+}
+
+/// A resumed session would outlive the term of the caller's certificate.
+#[test]
+fn sessions_are_not_resumed() {
+    let site = Site::start();
+    site.admit("ann", "ca", "rdmesh:reader");
+    let address = site.url.trim_start_matches("https://").trim_end_matches('/');
+    for version in ["-tls1_2", "-tls1_3"] {
+        let mut client = Command::new("openssl");
+        client.current_dir(site.folder.path()).args(["s_client", "-connect", address, version, "-reconnect"]);
+        client.args(["-cert", "ann.pem", "-key", "ann.key", "-CAfile", "ca.pem"]).stdin(Stdio::null());
+        let output = String::from_utf8_lossy(&client.output().expect("openssl").stdout).into_owned();
+        let count = |word: &str| output.lines().filter(|line| line.starts_with(word)).count();
+        assert!(count("New, ") > 1 && count("Reused, ") == 0, "{version}: {output}");
+    }
 }
 
 #[test]

@@ -77,7 +77,7 @@ impl Gateway {
         Ok(Self { listener, acceptor, client })
     }
 
-    /// Its address.
+    /// Base URL, with the port that was bound.
     pub fn url(&self) -> io::Result<String> {
         Ok(format!("https://{}/", self.listener.local_addr()?))
     }

@@ -2,7 +2,7 @@
 
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
-use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{RootCertStore, ServerConfig};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio_rustls::TlsAcceptor;
 pub struct Credentials {
     /// The gateway's certificate, followed by those of authorities between it and the one that clients know.
     pub certificate: PathBuf,
-    /// Its private key.
+    /// The private key that belongs to it (PKCS #8, PKCS #1 or SEC 1).
     pub key: PathBuf,
     /// The certificates of the authorities of callers.
     pub client_ca: PathBuf,
@@ -27,9 +27,9 @@ pub enum CredentialsError {
     /// A file cannot be read, or holds something else.
     #[error("{}: {}", .file.display(), described(.source))]
     File {
-        /// The file.
+        /// Path, as it was given.
         file: PathBuf,
-        /// The cause.
+        /// Error of the file system, or of the PEM in it.
         source: pem::Error,
     },
     /// A file holds no certificate.
@@ -41,9 +41,9 @@ pub enum CredentialsError {
     /// A certificate of an authority cannot be used.
     #[error("{}: {source}", .file.display())]
     Authority {
-        /// The file.
+        /// Path of the file with it, as it was given.
         file: PathBuf,
-        /// The cause.
+        /// Error of the certificate's form.
         source: rustls::Error,
     },
     /// Authorities or revocation lists cannot be used.
@@ -65,12 +65,15 @@ impl Credentials {
             verifier = verifier.with_crls(read_all::<CertificateRevocationListDer<'static>>(file)?);
         }
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| unusable(&self.key, source))?;
-        let config = ServerConfig::builder_with_provider(provider)
+        let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(CredentialsError::Certificate)?
             .with_client_cert_verifier(verifier.build()?)
             .with_single_cert(certificates(&self.certificate)?, key)
             .map_err(CredentialsError::Certificate)?;
+        // A resumed session would not look at its certificate again: not at its term either.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
         Ok(TlsAcceptor::from(Arc::new(config)))
     }
 }
