@@ -3,10 +3,10 @@
 use crate::args::GatewayOptions;
 use crate::failure::Failure;
 use crate::show::print_line;
+use crate::up::log_filter;
 use rdmesh_fabric::Client;
 use rdmesh_gateway::{Credentials, Gateway};
 use std::io::IsTerminal;
-use tracing_subscriber::EnvFilter;
 
 /// Serves the API until the process is ended.
 pub(crate) fn gateway(options: &GatewayOptions, client: Client) -> Result<(), Failure> {
@@ -22,10 +22,9 @@ pub(crate) fn gateway(options: &GatewayOptions, client: Client) -> Result<(), Fa
 
 /// Refusals and orders go to the standard error.
 fn begin_log() {
-    let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_ansi(std::io::stderr().is_terminal())
-        .with_env_filter(filter)
+        .with_env_filter(log_filter())
         .init();
 }

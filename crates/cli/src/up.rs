@@ -61,16 +61,20 @@ pub(crate) fn up(options: &UpOptions, state: &StateDir) -> Result<(), Failure> {
     print_line("`rdmesh ps` shows what is going on, `rdmesh doctor` what is missing, `rdmesh down` ends it.")
 }
 
+/// The messages that a command which serves writes to its log.
+pub(crate) fn log_filter() -> EnvFilter {
+    EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"))
+}
+
 /// `rdmesh router`.
 pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Failure> {
     check_options(options)?;
     if options.detached {
         rustix::process::setsid()?;
     }
-    let filter = EnvFilter::try_from_env("RDMESH_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let ansi = std::io::stderr().is_terminal();
     let events = EventLog::default();
-    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(ansi).with_filter(filter);
+    let log = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_ansi(ansi).with_filter(log_filter());
     tracing_subscriber::registry().with(log).with(events.clone().with_filter(LevelFilter::INFO)).init();
     let config = DaemonConfig {
         state: state.clone(),
