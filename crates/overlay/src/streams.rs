@@ -33,8 +33,8 @@ fn has_sockets(counts: &str) -> bool {
 
 /// Whether `tcp` or `tcp6` lists a socket that has closed and whose peer has not acknowledged that.
 fn is_ending(sockets: &str) -> bool {
-    let states = sockets.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
-    states.into_iter().any(|state| ENDING.contains(&state))
+    let mut states = sockets.lines().skip(1).filter_map(|line| line.split_whitespace().nth(3));
+    states.any(|state| ENDING.contains(&state))
 }
 
 /// `net/tcp_states.h`: FIN_WAIT1, LAST_ACK and CLOSING.
