@@ -92,21 +92,18 @@ impl TopologyWatch {
         self.revision
     }
 
-    /// Waits for a change, and applies those that have come with it. Returns whether there was one within `timeout`.
+    /// Waits for a change, and applies those that have come with it. Returns whether there was one within `timeout`; earlier, and
+    /// without one, where the waiting was ended or only records have changed that are in no topology.
     pub fn follow(&mut self, timeout: Duration) -> Result<bool, StoreError> {
-        loop {
-            let Some(change) = self.changes.next(timeout)? else { return Ok(false) };
+        let mut is_news = false;
+        let mut next = self.changes.next(timeout)?;
+        while let Some(change) = next {
             self.apply(&change);
             // Which endpoints of pools are acquired is nobody's business but the router's.
-            let mut is_news = !is_private(change.key());
-            while let Some(change) = self.changes.next(Duration::ZERO)? {
-                self.apply(&change);
-                is_news |= !is_private(change.key());
-            }
-            if is_news {
-                return Ok(true);
-            }
+            is_news |= !is_private(change.key());
+            next = self.changes.next(Duration::ZERO)?;
         }
+        Ok(is_news)
     }
 
     /// A handle by which another thread ends the waiting.

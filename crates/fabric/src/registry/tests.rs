@@ -6,7 +6,7 @@ use crate::store::{Embedded, LeaseId, Watch};
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 fn registry() -> Registry {
     Registry::new(Arc::new(Embedded::default()))
@@ -280,6 +280,18 @@ fn a_topology_follows_the_registry() {
     assert!(watch.follow(std::time::Duration::ZERO).unwrap());
     assert_eq!(watch.topology().endpoints().cloned().collect::<Vec<_>>(), registry.endpoints().unwrap());
     assert_eq!(watch.topology().hosts().count(), 0);
+}
+
+#[test]
+fn waiting_is_ended_though_an_endpoint_of_a_pool_was_acquired_just_before() {
+    let registry = registry();
+    add(&registry, "blue", "fn-1", &[]).unwrap();
+    let mut watch = registry.watch().unwrap();
+    let by = Acquisition { owner: None, cgroup: None };
+    registry.acquire(&name("blue"), &[name("fn-1")], &by).unwrap();
+    watch.cancel()();
+    let (begin, limit) = (Instant::now(), Duration::from_secs(20));
+    assert!(!watch.follow(limit).unwrap() && begin.elapsed() < limit);
 }
 
 proptest! {
