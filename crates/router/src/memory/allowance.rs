@@ -49,6 +49,8 @@ impl WaitAllowance {
     pub(super) const COPY_TIMEOUT: Duration = Duration::from_micros(500);
     /// The same where the packet does not come again, as a datagram: without its memory it is lost.
     pub(super) const LAST_COPY_TIMEOUT: Duration = Duration::from_millis(4);
+    /// A further wait of this kind where no processor was free: some time slices of other programs.
+    pub(super) const PROCESSOR_TIMEOUT: Duration = Duration::from_millis(16);
     /// Cost of a copy, in its duration.
     const COPY_COST: u32 = 4;
     /// Copies up to this duration cost nothing.

@@ -4,10 +4,12 @@
 //! access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program holds the
 //! lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own, and the
 //! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
-//! again later (see [`super::late`]).
+//! again later (see [`super::late`]). That is so too where the helper has found no processor until then: beside programs that
+//! compute all the time it may wait for one longer than any worker should.
 
 use super::allowance::{Abandoned, WaitAllowance};
 use super::late::{self, Buffer, Lease};
+use super::yields::Yields;
 use rdmesh_nic::platform::Fault;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -35,6 +37,7 @@ struct Shared {
     /// The helper was abandoned: counts until it returns.
     abandoned: Mutex<Option<Abandoned>>,
     worker: Thread,
+    yields: Arc<Yields>,
 }
 
 /// Result of a helper.
@@ -50,7 +53,7 @@ enum Outcome {
     Done(Result<(), Fault>),
     /// The helper found no processor. The work is not done, and never will be.
     NotBegun,
-    /// The helper is still at it.
+    /// The helper is still at it, or will be.
     Left,
 }
 
@@ -67,6 +70,8 @@ const GIVEN_UP: u32 = 4;
 
 thread_local! {
     static HELPER: RefCell<Option<Helper>> = const { RefCell::new(None) };
+    /// Shared with all helpers of this thread.
+    static YIELDS: Arc<Yields> = Arc::default();
 }
 
 /// Bytes of one copy.
@@ -105,15 +110,25 @@ pub(super) fn run(
 impl Helper {
     /// None where there cannot be another thread.
     fn start() -> Option<Self> {
+        Self::start_after(|| {})
+    }
+
+    /// The same with something that its thread does first.
+    fn start_after(first: impl FnOnce() + Send + 'static) -> Option<Self> {
         let shared = Arc::new(Shared {
             turn: AtomicU32::new(IDLE),
             work: Mutex::new(None),
             done: Mutex::new(None),
             abandoned: Mutex::new(None),
             worker: std::thread::current(),
+            yields: YIELDS.with(Arc::clone),
         });
         let theirs = shared.clone();
-        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(move || theirs.serve()).ok()?;
+        let serve = move || {
+            first();
+            theirs.serve();
+        };
+        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(serve).ok()?;
         Some(Self { shared, thread: thread.thread().clone(), buffer: Vec::with_capacity(CHUNK) })
     }
 
@@ -123,16 +138,21 @@ impl Helper {
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
         self.thread.unpark();
-        let wait =
-            if late::served().is_some() { WaitAllowance::COPY_TIMEOUT } else { WaitAllowance::LAST_COPY_TIMEOUT };
-        if !shared.wait_for(DONE, Some(wait)) {
-            // One of the two succeeds, unless the job ends in this moment.
-            if shared.pass(WORK, IDLE) {
+        let comes_again = late::served().is_some();
+        let wait = if comes_again { WaitAllowance::COPY_TIMEOUT } else { WaitAllowance::LAST_COPY_TIMEOUT };
+        let is_done = shared.wait_for(DONE, Some(wait)) || !comes_again && shared.wait_for_processor(allowance);
+        if !is_done {
+            let is_kept = comes_again && allowance.late().has_room();
+            // One of the exchanges succeeds, unless the job ends in this moment.
+            if !is_kept && shared.pass(WORK, IDLE) {
                 self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
                 return Outcome::NotBegun;
             }
             // It is there before the helper can know that it was abandoned.
             *lock(&shared.abandoned) = Some(allowance.abandon(lease()));
+            if shared.pass(WORK, GIVEN_UP) {
+                return Outcome::Left;
+            }
             if shared.pass(BUSY, GIVEN_UP) {
                 allowance.spend_copy(wait);
                 return Outcome::Left;
@@ -160,20 +180,48 @@ impl Shared {
             if !self.pass(WORK, BUSY) {
                 continue;
             }
-            let Some((job, mut buffer)) = lock(&self.work).take() else { return };
-            let start = Instant::now();
-            let result = job(&mut buffer);
-            *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
+            if !self.work() {
+                return;
+            }
             // Fails where the worker has abandoned it meanwhile.
             if !self.pass(BUSY, DONE) {
-                let (done, abandoned) = (lock(&self.done).take(), lock(&self.abandoned).take());
-                if let (Some(Done { result, buffer, .. }), Some(abandoned)) = (done, abandoned) {
-                    abandoned.end(result, buffer);
-                }
-                return;
+                return self.end_late();
             }
             self.worker.unpark();
         }
+        // Given up: the worker may have left work that had not begun.
+        if self.work() {
+            self.end_late();
+        }
+    }
+
+    /// Does the work, if there is some.
+    fn work(&self) -> bool {
+        let Some((job, mut buffer)) = lock(&self.work).take() else { return false };
+        let start = Instant::now();
+        let result = job(&mut buffer);
+        *lock(&self.done) = Some(Done { result, buffer, took: start.elapsed() });
+        true
+    }
+
+    /// Hands on a result that no worker waits for.
+    fn end_late(&self) {
+        let (done, abandoned) = (lock(&self.done).take(), lock(&self.abandoned).take());
+        if let (Some(Done { result, buffer, .. }), Some(abandoned)) = (done, abandoned) {
+            abandoned.end(result, buffer);
+        }
+    }
+
+    /// Waits longer for work that is not given again, where the helper has found no processor until now. That costs the endpoint:
+    /// it may be its programs that compute.
+    fn wait_for_processor(&self, allowance: &WaitAllowance) -> bool {
+        if self.turn.load(Ordering::Acquire) != WORK {
+            return false;
+        }
+        let start = Instant::now();
+        let is_done = self.wait_for(DONE, Some(WaitAllowance::PROCESSOR_TIMEOUT));
+        allowance.spend_copy(start.elapsed());
+        is_done
     }
 
     /// Passes the turn on, if it is `from`'s.
@@ -188,9 +236,9 @@ impl Shared {
             match self.turn.load(Ordering::Acquire) {
                 turn if turn == wanted => return true,
                 GIVEN_UP => return false,
-                _ if look < LOOKS.into() && limit.is_none_or(|limit| start.elapsed() < limit) => {
-                    std::thread::yield_now();
-                }
+                _ if look < LOOKS.into()
+                    && limit.is_none_or(|limit| start.elapsed() < limit)
+                    && self.yields.try_yield() => {}
                 _ => match limit.map(|limit| limit.saturating_sub(start.elapsed())) {
                     None => std::thread::park(),
                     Some(Duration::ZERO) => return false,
@@ -209,10 +257,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::sync::mpsc::channel;
+    use rdmesh_nic::platform::PacketId;
+    use rdmesh_verbs::{Psn, Qpn};
+    use std::sync::mpsc::{Sender, channel};
 
     /// Hands the result on.
-    struct Report(std::sync::mpsc::Sender<Result<(), Fault>>);
+    struct Report(Sender<Result<(), Fault>>);
 
     impl Lease for Report {
         fn end(self: Box<Self>, result: Result<(), Fault>, _: Buffer) {
@@ -231,7 +281,7 @@ mod tests {
     }
 
     /// A job that ends when its sender is dropped.
-    fn stuck() -> (std::sync::mpsc::Sender<()>, impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static) {
+    fn stuck() -> (Sender<()>, impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static) {
         let (release, wait) = channel::<()>();
         (release, move |_: &mut Buffer| wait.recv().map_err(|_| Fault::Gone))
     }
@@ -270,6 +320,35 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(copy(&allowance), Ok(()));
+    }
+
+    /// Gives work to a helper that finds no processor until the sender is dropped.
+    fn work_too_early(allowance: &WaitAllowance, report: &Sender<Result<(), Fault>>) -> (Sender<()>, Outcome) {
+        let (begin, wait) = channel::<()>();
+        let mut helper = Helper::start_after(move || assert!(wait.recv().is_err())).unwrap();
+        let (done, lease) = (report.clone(), Box::new(Report(report.clone())));
+        let job = Box::new(move |_: &mut Buffer| {
+            let _ = done.send(Err(Fault::Gone));
+            Ok(())
+        });
+        (begin, helper.execute(job, || lease, allowance))
+    }
+
+    #[test]
+    fn work_that_has_not_begun_is_done_later_where_it_is_asked_for_again() {
+        let (allowance, (report, reports)) = (WaitAllowance::default(), channel());
+        late::serve(Some(PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(5) }));
+        let (begin, outcome) = work_too_early(&allowance, &report);
+        assert!(matches!(outcome, Outcome::Left) && allowance.has_abandoned() && reports.try_recv().is_err());
+        drop(begin);
+        // The work itself, and then its lease.
+        assert_eq!([reports.recv(), reports.recv()], [Ok(Err(Fault::Gone)), Ok(Ok(()))]);
+        late::serve(None);
+        let before = allowance.timeout();
+        let (begin, outcome) = work_too_early(&allowance, &report);
+        assert!(matches!(outcome, Outcome::NotBegun) && allowance.timeout() < before);
+        drop((begin, report));
+        assert!(reports.recv().is_err(), "neither was done");
     }
 
     #[test]

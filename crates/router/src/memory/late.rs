@@ -118,18 +118,29 @@ impl Late {
         found.map_or(Found::New, |done| Found::Done(done.result, done.buffer.clone()))
     }
 
+    /// Whether the result of another copy would be kept.
+    pub(super) fn has_room(&self) -> bool {
+        self.0.lock().iter().filter(|entry| entry.is_current()).count() < Self::MOST
+    }
+
     /// Notes a copy that takes longer; returns whether its result will be kept, too.
     pub(super) fn begin(&self, copy: Copy, charge: Option<Charge>) -> (UnderWay, bool) {
         static NEXT: AtomicU64 = AtomicU64::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let mut entries = self.0.lock();
-        let is_current = |done: &Done| done.at.elapsed() < Self::KEPT_FOR;
-        entries.retain(|entry| entry.result.as_ref().is_none_or(is_current));
+        entries.retain(Entry::is_current);
         let is_kept = copy.packet.is_some() && entries.len() < Self::MOST;
         let packet = copy.packet.filter(|_| is_kept);
         entries.push(Entry { number, copy: Copy { packet, ..copy }, result: None });
         self.0.count.store(entries.len(), Ordering::Release);
         (UnderWay { late: self.clone(), number, _charge: charge }, is_kept)
+    }
+}
+
+impl Entry {
+    /// Whether it is under way, or its result may still be asked for.
+    fn is_current(&self) -> bool {
+        self.result.as_ref().is_none_or(|done| done.at.elapsed() < Late::KEPT_FOR)
     }
 }
 

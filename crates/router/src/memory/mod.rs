@@ -10,6 +10,7 @@ mod late;
 mod platform;
 mod process;
 mod raw;
+mod yields;
 
 pub use allowance::WaitAllowance;
 pub use arenas::{ArenaFile, ArenaId, Arenas, Evicted};
