@@ -32,9 +32,14 @@ pub enum CredentialsError {
         /// Error of the file system, or of the PEM in it.
         source: pem::Error,
     },
-    /// A file holds no certificate.
-    #[error("{}: there is no certificate in it", .0.display())]
-    Empty(PathBuf),
+    /// A file holds nothing of the kind that it is for.
+    #[error("{}: there is no {kind} in it, in PEM", .file.display())]
+    Empty {
+        /// Path, as it was given.
+        file: PathBuf,
+        /// What should be there.
+        kind: &'static str,
+    },
     /// The certificate or the key cannot be used, or they do not go together.
     #[error("the certificate and its key: {0}")]
     Certificate(rustls::Error),
@@ -56,20 +61,20 @@ impl Credentials {
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, CredentialsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let mut authorities = RootCertStore::empty();
-        for authority in certificates(&self.client_ca)? {
+        for authority in read_all::<CertificateDer<'static>>(&self.client_ca, CERTIFICATE)? {
             let refused = |source| CredentialsError::Authority { file: self.client_ca.clone(), source };
             authorities.add(authority).map_err(refused)?;
         }
         let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider));
         for file in &self.revoked {
-            verifier = verifier.with_crls(read_all::<CertificateRevocationListDer<'static>>(file)?);
+            verifier = verifier.with_crls(read_all::<CertificateRevocationListDer<'static>>(file, "revocation list")?);
         }
         let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| unusable(&self.key, source))?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(CredentialsError::Certificate)?
             .with_client_cert_verifier(verifier.build()?)
-            .with_single_cert(certificates(&self.certificate)?, key)
+            .with_single_cert(read_all(&self.certificate, CERTIFICATE)?, key)
             .map_err(CredentialsError::Certificate)?;
         // A resumed session would not look at its certificate again: not at its term either.
         config.session_storage = Arc::new(NoServerSessionStorage {});
@@ -78,14 +83,10 @@ impl Credentials {
     }
 }
 
-fn certificates(file: &Path) -> Result<Vec<CertificateDer<'static>>, CredentialsError> {
-    let certificates = read_all(file)?;
-    if certificates.is_empty() { Err(CredentialsError::Empty(file.to_owned())) } else { Ok(certificates) }
-}
-
-fn read_all<T: PemObject>(file: &Path) -> Result<Vec<T>, CredentialsError> {
-    let all = T::pem_file_iter(file).and_then(Iterator::collect);
-    all.map_err(|source| unusable(file, source))
+/// The items in a file, of which there is one at least: an empty list of authorities or of revoked certificates would be a mistake.
+fn read_all<T: PemObject>(file: &Path, kind: &'static str) -> Result<Vec<T>, CredentialsError> {
+    let all: Vec<T> = T::pem_file_iter(file).and_then(Iterator::collect).map_err(|source| unusable(file, source))?;
+    if all.is_empty() { Err(CredentialsError::Empty { file: file.to_owned(), kind }) } else { Ok(all) }
 }
 
 fn unusable(file: &Path, source: pem::Error) -> CredentialsError {
@@ -100,3 +101,5 @@ fn described(error: &pem::Error) -> String {
         other => format!("it is not a file of keys or certificates in PEM ({other})"),
     }
 }
+
+const CERTIFICATE: &str = "certificate";
