@@ -1,6 +1,6 @@
 //! The API on TCP: who may ask, and for what. Callers are curl with certificates that openssl makes, as an operator would.
 
-use rdmesh_tests::{Lab, Program};
+use rdmesh_tests::{Lab, Program, until};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -22,18 +22,6 @@ impl Authorities {
             openssl(folder.path(), &new_key(&format!("/CN={name}"), &key, &certificate));
         }
         Self { folder }
-    }
-
-    /// A revocation list `crl.pem` of the authority, with the certificate of `name`.
-    fn revoke(&self, name: &str) {
-        let folder = self.folder.path();
-        let config = "[ca]\ndefault_ca = own\n[own]\ndatabase = index\ncrlnumber = number\ndefault_md = sha256\ndefault_crl_days = 2\n";
-        for (file, text) in [("config", config), ("index", ""), ("number", "01\n")] {
-            std::fs::write(folder.join(file), text).expect("a file");
-        }
-        let by_authority = ["ca", "-config", "config", "-keyfile", "ca.key", "-cert", "ca.pem"];
-        openssl(folder, &[&by_authority[..], &["-revoke", &format!("{name}.pem")]].concat());
-        openssl(folder, &[&by_authority[..], &["-gencrl", "-out", "crl.pem"]].concat());
     }
 }
 
@@ -107,6 +95,19 @@ impl Site {
 fn openssl(folder: &Path, arguments: &[&str]) {
     let output = Command::new("openssl").current_dir(folder).args(arguments).output().expect("openssl");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// A revocation list `crl.pem` of the authority, with the certificates of these.
+fn revoke(folder: &Path, names: &[&str]) {
+    let config = "[ca]\ndefault_ca = own\n[own]\ndatabase = index\ncrlnumber = number\ndefault_md = sha256\ndefault_crl_days = 2\n";
+    for (file, text) in [("config", config), ("index", ""), ("number", "01\n")] {
+        std::fs::write(folder.join(file), text).expect("a file");
+    }
+    let by_authority = ["ca", "-config", "config", "-keyfile", "ca.key", "-cert", "ca.pem"];
+    for name in names {
+        openssl(folder, &[&by_authority[..], &["-revoke", &format!("{name}.pem")]].concat());
+    }
+    openssl(folder, &[&by_authority[..], &["-gencrl", "-out", "crl.pem"]].concat());
 }
 
 /// Arguments for a new key and a certificate of it.
@@ -210,8 +211,35 @@ fn callers_with_revoked_certificates_are_not_answered() {
     for name in ["ann", "rita"] {
         admit(authorities.folder.path(), name, "ca", "rdmesh:reader");
     }
-    authorities.revoke("rita");
+    revoke(authorities.folder.path(), &["rita"]);
     let site = Site::start_with(authorities, &[("--revoked", "crl.pem")]);
     site.expect(200, "ann", "GET", "/v1/status", None);
     site.expect(0, "rita", "GET", "/v1/status", None);
+}
+
+/// As a cron job or cert-manager replaces them, while the gateway serves.
+#[test]
+fn replaced_files_are_in_force_and_what_cannot_be_used_is_not() {
+    let authorities = Authorities::new();
+    for name in ["ann", "rita"] {
+        admit(authorities.folder.path(), name, "ca", "rdmesh:reader");
+    }
+    revoke(authorities.folder.path(), &[]);
+    let site = Site::start_with(authorities, &[("--revoked", "crl.pem")]);
+    site.expect(200, "rita", "GET", "/v1/status", None);
+    // A connection that was admitted before ends as well.
+    let address = site.url.trim_start_matches("https://").trim_end_matches('/');
+    let mut kept = Command::new("openssl");
+    kept.current_dir(site.folder.path()).args(["s_client", "-connect", address, "-quiet", "-CAfile", "ca.pem"]);
+    let kept = kept.args(["-cert", "rita.pem", "-key", "rita.key"]).stdin(Stdio::piped()).stdout(Stdio::null());
+    let mut kept = kept.stderr(Stdio::null()).spawn().expect("openssl");
+    let crl = site.folder.path().join("crl.pem");
+    std::fs::write(&crl, "nonsense").expect("a file");
+    until(LIMIT, "the gateway says what it cannot use", || site.gateway.text().contains("crl.pem").then_some(()));
+    site.expect(200, "rita", "GET", "/v1/status", None);
+    assert!(kept.try_wait().expect("openssl").is_none(), "nothing has changed for those who are there");
+    revoke(site.folder.path(), &["rita"]);
+    until(LIMIT, "she is refused", || (site.ask("rita", "GET", "/v1/status", None).0 == 0).then_some(()));
+    until(LIMIT, "her connection ends", || kept.try_wait().expect("openssl"));
+    site.expect(200, "ann", "GET", "/v1/status", None);
 }

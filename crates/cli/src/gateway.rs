@@ -15,7 +15,7 @@ pub(crate) fn gateway(options: &GatewayOptions, client: Client) -> Result<(), Fa
     let GatewayOptions { listen, cert, key, client_ca, revoked } = options.clone();
     let credentials = Credentials { certificate: cert, key, client_ca, revoked };
     begin_log();
-    let gateway = Gateway::bind(listen, &credentials, client)?;
+    let gateway = Gateway::bind(listen, credentials, client)?;
     print_line(gateway.url()?)?;
     match gateway.serve()? {}
 }

@@ -18,6 +18,7 @@
 mod caller;
 mod forward;
 mod places;
+mod renewal;
 mod rules;
 mod tls;
 
@@ -31,13 +32,15 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use places::{MOST_OF_CALLER, Places};
 use rdmesh_fabric::Client;
+use renewal::Renewal;
 use std::convert::Infallible;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
@@ -64,17 +67,17 @@ pub enum GatewayError {
 /// A port that is bound.
 pub struct Gateway {
     listener: TcpListener,
-    acceptor: TlsAcceptor,
+    renewal: Renewal,
     client: Client,
 }
 
 impl Gateway {
     /// Binds `address`; `client` asks the router.
-    pub fn bind(address: SocketAddr, credentials: &Credentials, client: Client) -> Result<Self, GatewayError> {
-        let acceptor = credentials.acceptor()?;
+    pub fn bind(address: SocketAddr, credentials: Credentials, client: Client) -> Result<Self, GatewayError> {
+        let renewal = Renewal::start(credentials)?;
         let listener = TcpListener::bind(address).map_err(|source| GatewayError::Bind { address, source })?;
         listener.set_nonblocking(true)?;
-        Ok(Self { listener, acceptor, client })
+        Ok(Self { listener, renewal, client })
     }
 
     /// Base URL, with the port that was bound.
@@ -87,6 +90,8 @@ impl Gateway {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(self.listener)?;
+            let current = self.renewal.subscribe();
+            tokio::spawn(self.renewal.follow());
             // Those who have shown no certificate yet take no place from those who have.
             let (strangers, places) = (Arc::new(Semaphore::new(STRANGERS)), Places::default());
             loop {
@@ -97,12 +102,13 @@ impl Gateway {
                     sleep(PAUSE).await;
                     continue;
                 };
-                let (acceptor, client, places) = (self.acceptor.clone(), self.client.clone(), places.clone());
+                let (mut current, client, places) = (current.clone(), self.client.clone(), places.clone());
                 tokio::spawn(async move {
+                    let acceptor = current.borrow_and_update().clone();
                     let greeted = timeout(GREETING, acceptor.accept(stream)).await;
                     drop(stranger);
                     match greeted.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-                        Ok(stream) => serve_connection(stream, &client, &places).await,
+                        Ok(stream) => serve_connection(stream, &client, &places, current).await,
                         Err(error) => tracing::info!(%from, %error, "connection refused"),
                     }
                 });
@@ -111,8 +117,13 @@ impl Gateway {
     }
 }
 
-/// Answers the requests of a connection.
-async fn serve_connection(stream: TlsStream<TcpStream>, client: &Client, places: &Places) {
+/// Answers the requests of a connection, until another acceptor is in force than the one that has admitted it.
+async fn serve_connection(
+    stream: TlsStream<TcpStream>,
+    client: &Client,
+    places: &Places,
+    mut current: watch::Receiver<TlsAcceptor>,
+) {
     let certificate = stream.get_ref().1.peer_certificates().and_then(<[_]>::first);
     let caller = certificate.ok_or_else(|| "there is no certificate".to_owned()).and_then(Caller::of_certificate);
     let admitted =
@@ -132,8 +143,20 @@ async fn serve_connection(stream: TlsStream<TcpStream>, client: &Client, places:
     let mut server = http1::Builder::new();
     server.timer(TokioTimer::new()).header_read_timeout(IDLE).keep_alive(admitted.is_ok());
     let longest = if admitted.is_ok() { LONGEST } else { GREETING };
-    // Whatever becomes of the connection is the caller's concern.
-    let _ = timeout(longest, server.serve_connection(TokioIo::new(stream), service)).await;
+    let mut served = pin!(server.serve_connection(TokioIo::new(stream), service));
+    let served = async {
+        tokio::select! {
+            // Whatever becomes of the connection is the caller's concern.
+            _ = &mut served => {}
+            // Who has sent a request gets the answer, and has to show its certificate again for the next one.
+            _ = current.changed() => {
+                served.as_mut().graceful_shutdown();
+                let _ = served.await;
+            }
+        }
+    };
+    // No longer than certificates may have run out meanwhile.
+    let _ = timeout(longest, served).await;
 }
 
 /// Connections at a time whose callers have shown no certificate yet.
