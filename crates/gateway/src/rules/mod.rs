@@ -60,12 +60,17 @@ pub(crate) fn own_rows(tenant: &Name, networks: &[Network], field: &str, rows: &
 }
 
 fn admin(method: &Method, path: &str, body: Vec<u8>) -> Result<Order, Refusal> {
-    // These take the calling process, which is this one, for their owner.
+    // These have to do with the calling process, which is this one: it would be their owner, or its descriptors would be meant.
     if method == Method::POST && (path == "/v1/endpoints" || path.ends_with("/acquire")) {
         let asked: Value = parsed(&body)?;
         if asked["lifetime"] == "caller" || asked["enters"] == true {
             return Err(Refusal::Forbidden(
                 "an endpoint that goes with a process can only be made on its host".to_owned(),
+            ));
+        }
+        if asked["netns"].is_number() {
+            return Err(Refusal::Forbidden(
+                "a descriptor of a network namespace can only be given on its host: name its file".to_owned(),
             ));
         }
     }
@@ -90,7 +95,7 @@ impl Tenant<'_> {
             ("GET", ["openapi.json"]) => Seen::All,
             ("GET", ["networks"]) => Seen::OwnRows("name"),
             ("GET", ["endpoints" | "groups" | "contexts" | "connections"]) => Seen::OwnRows("network"),
-            ("GET", ["networks", network, "endpoints"]) => self.on(network, Seen::All)?,
+            ("GET", ["networks", network, "endpoints" | "interfaces"]) => self.on(network, Seen::All)?,
             ("GET" | "DELETE", ["endpoints", network, _name]) => self.on(network, Seen::All)?,
             ("DELETE", ["groups", network, _name]) => self.on(network, Seen::All)?,
             ("POST", ["endpoints"]) => return self.endpoint(&body),
@@ -112,7 +117,7 @@ impl Tenant<'_> {
         // What says something about the host, and what only the operator decides.
         let foreign = [
             (asked.lifetime == Lifetime::Caller || asked.take_over, "lifetime or take_over"),
-            (asked.isolation != Isolation::Namespace, "isolation"),
+            (asked.isolation != Isolation::Namespace, "another isolation than `namespace`"),
             (asked.netns.is_some(), "netns"),
             (asked.vni.is_some(), "vni"),
             (asked.allowed_uid.is_some(), "allowed_uid"),

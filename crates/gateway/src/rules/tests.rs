@@ -57,6 +57,14 @@ fn admins_do_everything_but_for_what_goes_with_a_process() {
     assert_allowed(&Role::Admin, "POST", "/v1/endpoints", &json!({"name": "a", "network": "red"}), Seen::All);
     let with_process = json!({"name": "a", "network": "red", "lifetime": "caller"});
     assert_forbidden(&Role::Admin, "POST", "/v1/endpoints", &with_process);
+    for (netns, is_allowed) in [(json!(7), false), (json!("/run/netns/a"), true)] {
+        let given = json!({"name": "a", "network": "red", "netns": netns});
+        if is_allowed {
+            assert_allowed(&Role::Admin, "POST", "/v1/endpoints", &given, Seen::All);
+        } else {
+            assert_forbidden(&Role::Admin, "POST", "/v1/endpoints", &given);
+        }
+    }
     for body in [json!({"lifetime": "caller"}), json!({"enters": true})] {
         assert_forbidden(&Role::Admin, "POST", "/v1/pools/blue/p/acquire", &body);
     }
@@ -68,7 +76,7 @@ fn tenants_see_their_own() {
     for path in ["/v1/endpoints", "/v1/groups", "/v1/contexts", "/v1/connections"] {
         assert_allowed(&acme(), "GET", path, &Value::Null, Seen::OwnRows("network"));
     }
-    for path in ["/v1/endpoints/blue/a", "/v1/networks/green/endpoints"] {
+    for path in ["/v1/endpoints/blue/a", "/v1/networks/green/endpoints", "/v1/networks/green/interfaces"] {
         assert_allowed(&acme(), "GET", path, &Value::Null, Seen::All);
     }
     let rows = json!([{"network": "blue"}, {"network": "red"}, {"network": 7}, {"name": "blue"}, "blue", {"network": "green", "n": 1}]);
