@@ -243,3 +243,56 @@ fn replaced_files_are_in_force_and_what_cannot_be_used_is_not() {
     until(LIMIT, "her connection ends", || kept.try_wait().expect("openssl"));
     site.expect(200, "ann", "GET", "/v1/status", None);
 }
+
+#[test]
+fn the_command_line_asks_a_gateway() {
+    let site = Site::start();
+    for (name, organization) in [("ann", "rdmesh:admin"), ("tom", "rdmesh:tenant:acme")] {
+        site.admit(name, "ca", organization);
+    }
+    site.admit("mallory", "stranger", "rdmesh:admin");
+    let rdmesh = |name: &str, url: &str, arguments: &[&str]| {
+        let folder = site.folder.path().join(format!("{name}.d"));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        for (from, to) in
+            [(format!("{name}.pem"), "cert.pem"), (format!("{name}.key"), "key.pem"), ("ca.pem".into(), "ca.pem")]
+        {
+            std::fs::copy(site.folder.path().join(from), folder.join(to)).expect("a file");
+        }
+        let mut command = site.lab.rdmesh();
+        // No router of this host is asked.
+        command.env("RDMESH_STATE", "/nonexistent").env("RDMESH_CREDENTIALS", folder).args(["--gateway", url]);
+        Program::start({
+            command.args(arguments);
+            command
+        })
+        .finish(LIMIT)
+    };
+    rdmesh("ann", &site.url, &["tenant", "add", "acme"]).ok();
+    rdmesh("ann", &site.url, &["network", "add", "own", "--subnet", "10.7.0.0/24", "--tenant", "acme"]).ok();
+    rdmesh("ann", &site.url, &["network", "add", "other", "--subnet", "10.7.0.0/24"]).ok();
+    rdmesh("tom", &site.url, &["endpoint", "add", "e", "--namespace", "--net", "own"]).ok();
+    let refused = rdmesh("tom", &site.url, &["endpoint", "add", "e", "--namespace", "--net", "other"]);
+    assert!(!refused.status.success() && refused.text.contains("acme has no network"), "{}", refused.text);
+    let given = rdmesh("ann", &site.url, &["endpoint", "add", "e", "--net", "own", "--netns", "/proc/self/ns/net"]);
+    assert!(!given.status.success() && given.text.contains("only be given on its host"), "{}", given.text);
+    let networks = |name: &str| rdmesh(name, &site.url, &["network", "ls"]).ok().text;
+    assert!(networks("tom").contains("own") && !networks("tom").contains("other") && networks("ann").contains("other"));
+    for name in ["ann", "tom"] {
+        assert!(rdmesh(name, &site.url, &["ps"]).ok().text.contains("own"), "{name}");
+    }
+    let failures = [
+        ("mallory", &*site.url, "ps", "the gateway has ended the connection"),
+        ("ann", "https://127.0.0.1:1", "ps", "cannot be reached"),
+        ("ann", "https://localhost:1/v1", "ps", "a gateway's URL is like"),
+        ("ann", &*site.url, "down", "on a router's own host"),
+    ];
+    for (name, url, command, words) in failures {
+        let failed = rdmesh(name, url, &[command]);
+        assert!(!failed.status.success() && failed.text.contains(words), "{command}: {}", failed.text);
+    }
+    // The name in the certificate is what counts.
+    let elsewhere = site.url.replace("127.0.0.1", "localhost");
+    let failed = rdmesh("ann", &elsewhere, &["ps"]);
+    assert!(!failed.status.success() && failed.text.contains("no connection by TLS"), "{}", failed.text);
+}

@@ -29,6 +29,7 @@ mod pool;
 mod program;
 #[cfg(test)]
 mod reference;
+mod remote;
 mod run;
 mod show;
 mod sockets;
@@ -55,7 +56,11 @@ fn main() -> ExitCode {
     };
     let uid = rustix::process::geteuid().as_raw();
     let located = StateDir::locate(args.state_dir, uid).map_err(Failure::from);
-    match located.and_then(|state| dispatch(args.command, &state)) {
+    let done = located.and_then(|state| {
+        let client = remote::client(&args.router, &args.command, &state)?;
+        dispatch(args.command, client, &state)
+    });
+    match done {
         Ok(code) => code,
         Err(failure) => failed(&failure),
     }
@@ -68,8 +73,7 @@ fn failed(failure: &Failure) -> ExitCode {
     failure.code()
 }
 
-fn dispatch(command: Command, state: &StateDir) -> Result<ExitCode, Failure> {
-    let client = Client::new(state.api_socket());
+fn dispatch(command: Command, client: Client, state: &StateDir) -> Result<ExitCode, Failure> {
     let done = match command {
         Command::Up(options) => up::up(&options, state),
         Command::Router(options) => up::router(&options, state),

@@ -33,7 +33,7 @@ mod tenant;
 mod text;
 mod topology;
 
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, Connect, Stream};
 pub use endpoint::{Endpoint, Isolation};
 pub use group::{Counterpart, Groups, InvalidRule, NetworkGroups, Rule, SecurityGroup};
 pub use host::{Capabilities, Host};

@@ -12,16 +12,19 @@
 //!
 //! * [`Gateway`]: the port.
 //! * [`Credentials`]: the files of keys and certificates.
+//! * [`Remote`]: the way to a router through its gateway, for the command line on other machines.
 
 #![forbid(unsafe_code)]
 
 mod caller;
 mod forward;
 mod places;
+mod remote;
 mod renewal;
 mod rules;
 mod tls;
 
+pub use remote::{Remote, RemoteError};
 pub use tls::{Credentials, CredentialsError};
 
 use caller::Caller;

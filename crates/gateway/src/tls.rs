@@ -60,16 +60,12 @@ impl Credentials {
     /// Accepts connections whose callers have a certificate of one of the authorities, which is valid and for clients.
     pub(crate) fn acceptor(&self) -> Result<TlsAcceptor, CredentialsError> {
         let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut authorities = RootCertStore::empty();
-        for authority in read_all::<CertificateDer<'static>>(&self.client_ca, CERTIFICATE)? {
-            let refused = |source| CredentialsError::Authority { file: self.client_ca.clone(), source };
-            authorities.add(authority).map_err(refused)?;
-        }
-        let mut verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(authorities), Arc::clone(&provider));
+        let authorities = Arc::new(authorities(&self.client_ca)?);
+        let mut verifier = WebPkiClientVerifier::builder_with_provider(authorities, Arc::clone(&provider));
         for file in &self.revoked {
             verifier = verifier.with_crls(read_all::<CertificateRevocationListDer<'static>>(file, "revocation list")?);
         }
-        let key = PrivateKeyDer::from_pem_file(&self.key).map_err(|source| unusable(&self.key, source))?;
+        let key = private_key(&self.key)?;
         let mut config = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .map_err(CredentialsError::Certificate)?
@@ -83,8 +79,23 @@ impl Credentials {
     }
 }
 
+/// The authorities whose certificates are in a file.
+pub(crate) fn authorities(file: &Path) -> Result<RootCertStore, CredentialsError> {
+    let mut authorities = RootCertStore::empty();
+    for authority in read_all::<CertificateDer<'static>>(file, CERTIFICATE)? {
+        let refused = |source| CredentialsError::Authority { file: file.to_owned(), source };
+        authorities.add(authority).map_err(refused)?;
+    }
+    Ok(authorities)
+}
+
+/// The private key in a file.
+pub(crate) fn private_key(file: &Path) -> Result<PrivateKeyDer<'static>, CredentialsError> {
+    PrivateKeyDer::from_pem_file(file).map_err(|source| unusable(file, source))
+}
+
 /// The items in a file, of which there is one at least: an empty list of authorities or of revoked certificates would be a mistake.
-fn read_all<T: PemObject>(file: &Path, kind: &'static str) -> Result<Vec<T>, CredentialsError> {
+pub(crate) fn read_all<T: PemObject>(file: &Path, kind: &'static str) -> Result<Vec<T>, CredentialsError> {
     let all: Vec<T> = T::pem_file_iter(file).and_then(Iterator::collect).map_err(|source| unusable(file, source))?;
     if all.is_empty() { Err(CredentialsError::Empty { file: file.to_owned(), kind }) } else { Ok(all) }
 }
@@ -102,4 +113,5 @@ fn described(error: &pem::Error) -> String {
     }
 }
 
-const CERTIFICATE: &str = "certificate";
+/// Items that are read.
+pub(crate) const CERTIFICATE: &str = "certificate";

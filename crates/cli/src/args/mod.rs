@@ -2,6 +2,7 @@
 
 mod chain;
 mod declare;
+mod endpoint;
 mod file;
 mod group;
 mod policy;
@@ -14,13 +15,14 @@ mod trace;
 pub(crate) use chain::{ChainCommand, ChainLimit, ChainOptions, ShowChain, TraceOptions};
 use clap::{Args as ClapArgs, Parser, Subcommand};
 pub(crate) use declare::{ApplyOptions, Format, GetOptions, Kind};
+pub(crate) use endpoint::{AddOptions, EndpointCommand, MoveOptions, RemoveOptions};
 pub(crate) use file::expand;
 pub(crate) use group::{AddNetwork, GroupCommand, GroupName, TenantCommand};
 pub(crate) use policy::PolicyCommand;
 pub(crate) use pool::{
     AcquireOptions, ConfineOptions, PoolCommand, PoolKey, PoolOptions, ReleaseOptions, ResizeOptions,
 };
-use rdmesh_fabric::{DEFAULT_NETWORK, InterfaceName, Name, Quota};
+use rdmesh_fabric::{DEFAULT_NETWORK, Name, Quota};
 pub(crate) use router::{RouterOptions, UpOptions};
 pub(crate) use run::{AccelOptions, MpiOptions, RunOptions, VmOptions};
 pub(crate) use serve::{GatewayOptions, PageOptions};
@@ -36,8 +38,21 @@ pub(crate) struct Args {
     /// Directory of the router's files [default: $RDMESH_STATE; /run/rdmesh as root, else a directory of the user's own]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) router: Router,
     #[command(subcommand)]
     pub(crate) command: Command,
+}
+
+/// The router that is asked.
+#[derive(ClapArgs)]
+pub(crate) struct Router {
+    /// Ask the router behind this gateway, such as https://host1.example:7443, instead of the one of this host [default: $RDMESH_GATEWAY]
+    #[arg(long, value_name = "URL")]
+    pub(crate) gateway: Option<String>,
+    /// Directory with cert.pem, key.pem and ca.pem for --gateway [default: $RDMESH_CREDENTIALS, or rdmesh in the user's configuration]
+    #[arg(long, value_name = "DIR")]
+    pub(crate) credentials: Option<PathBuf>,
 }
 
 #[derive(Subcommand)]
@@ -160,6 +175,28 @@ pub(crate) enum Command {
     },
 }
 
+impl Command {
+    /// Whether it has to do with processes, files or namespaces of the host on which it runs.
+    pub(crate) fn is_for_own_host(&self) -> bool {
+        matches!(
+            self,
+            Self::Up(_)
+                | Self::Router(_)
+                | Self::Down
+                | Self::Run(_)
+                | Self::Vm(_)
+                | Self::Accel(_)
+                | Self::Mpi(_)
+                | Self::ContainerArgs(_)
+                | Self::Cdi(_)
+                | Self::Sockets(_)
+                | Self::Gateway(_)
+                | Self::Doctor(_)
+                | Self::Diagnose(_)
+        )
+    }
+}
+
 /// Options of a new endpoint.
 #[derive(ClapArgs, Clone)]
 pub(crate) struct PlaceOptions {
@@ -231,74 +268,6 @@ impl QuotaOptions {
         let quota = self.quota();
         Quota { linger_seconds: granted.unwrap_or(quota.linger_seconds), ..quota }
     }
-}
-
-#[derive(Subcommand)]
-pub(crate) enum EndpointCommand {
-    /// Make an endpoint
-    Add(AddOptions),
-    /// Remove an endpoint; programs that use it get errors
-    Rm(RemoveOptions),
-    /// Move the devices of its programs to another worker of the router, while they go on
-    Move(MoveOptions),
-    /// Take endpoints from a pool: they are ready at once
-    Acquire(AcquireOptions),
-    /// Hold the processes of a control group, such as a container's, to the address of an acquired endpoint
-    Confine(ConfineOptions),
-    /// Give endpoints back to their pool
-    Release(ReleaseOptions),
-    /// List endpoints
-    Ls(OutputOptions),
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct MoveOptions {
-    /// Name of the endpoint
-    pub(crate) name: Name,
-    /// Its network
-    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
-    pub(crate) net: Name,
-    /// Number of the worker, from 0
-    #[arg(long, value_name = "N")]
-    pub(crate) worker: u32,
-    /// The only process whose devices move
-    #[arg(long)]
-    pub(crate) pid: Option<i32>,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct AddOptions {
-    /// Name of the endpoint
-    pub(crate) name: Name,
-    #[command(flatten)]
-    pub(crate) place: PlaceOptions,
-    /// The only user that may open its device [default: everybody to whom the directory is mounted]
-    #[arg(long)]
-    pub(crate) uid: Option<u32>,
-    /// Make a network namespace for it too; containers have their own
-    #[arg(long)]
-    pub(crate) namespace: bool,
-    /// Give this network namespace an interface with its address: /run/netns/NAME, /proc/PID/ns/net, or /dev/fd/N for an open
-    /// descriptor. The namespace stays when the endpoint is removed, the interface goes
-    #[arg(long, value_name = "FILE", conflicts_with = "namespace")]
-    pub(crate) netns: Option<PathBuf>,
-    /// Name of that interface, which the namespace must not have yet [default: eth0]
-    #[arg(long, value_name = "NAME")]
-    pub(crate) interface: Option<InterfaceName>,
-    /// A label, by which others find it; may be given several times
-    #[arg(long = "label", value_name = "KEY=VALUE")]
-    pub(crate) labels: Vec<String>,
-    #[command(flatten)]
-    pub(crate) output: OutputOptions,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct RemoveOptions {
-    /// Name of the endpoint
-    pub(crate) name: Name,
-    /// Its network
-    #[arg(long, value_name = "NETWORK", default_value = DEFAULT_NETWORK)]
-    pub(crate) net: Name,
 }
 
 #[derive(Subcommand)]

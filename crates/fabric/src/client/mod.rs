@@ -1,6 +1,9 @@
 //! A blocking client of a router's API.
 
 mod records;
+mod way;
+
+pub use way::{Connect, Stream};
 
 use crate::api::{
     AcquireEndpoints, ApiError, AttachInterface, Capture, CaptureEnd, ChainDetail, ChainInfo, ChainStep,
@@ -8,8 +11,7 @@ use crate::api::{
     EndpointInfo, Events, FailedRequest, FaultsText, MoveDevices, MovedDevices, PathProbe, PoolInfo, ProbePath,
     ReleaseEndpoints, SetChainSteps, SetMeshKey, SetPeer, StartCapture, Stats, Status, TraceChain, Tunnel,
 };
-use crate::state::Owners;
-use crate::{Endpoint, Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateDir, StateError, TunnelKey};
+use crate::{Endpoint, Host, Name, Network, Peer, PeerEndpoint, Peers, Pool, StateError, TunnelKey};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Bytes;
 use hyper::{Method, Request, Response};
@@ -19,14 +21,14 @@ use serde::de::DeserializeOwned;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::UnixStream;
+use way::OwnSocket;
 
-/// Client of the router whose API socket is at a path. Its answers are trusted: the socket and its directory belong to this
-/// process's user, or to root.
+/// Client of a router, whose answers are trusted.
 #[derive(Clone, Debug)]
 pub struct Client {
-    socket: PathBuf,
+    way: Arc<dyn Connect>,
 }
 
 /// Error of a request.
@@ -39,6 +41,14 @@ pub enum ClientError {
         socket: PathBuf,
         /// The cause.
         source: io::Error,
+    },
+    /// The router's gateway on another machine.
+    #[error("{gateway}: {message}")]
+    Elsewhere {
+        /// Base URL of the gateway.
+        gateway: String,
+        /// The cause, and the remedy.
+        message: String,
     },
     /// Another user could be behind the socket.
     #[error(transparent)]
@@ -76,9 +86,15 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// A client of the router at `socket`; connects when the first request is made.
+    /// A client of the router at `socket`; connects when the first request is made. The socket and its directory have to belong to
+    /// this process's user, or to root.
     pub fn new(socket: impl Into<PathBuf>) -> Self {
-        Self { socket: socket.into() }
+        Self::by(OwnSocket::new(socket.into()))
+    }
+
+    /// A client of the router to which `way` leads.
+    pub fn by(way: impl Connect) -> Self {
+        Self { way: Arc::new(way) }
     }
 
     /// The router as a whole.
@@ -405,38 +421,19 @@ impl Client {
 
     /// Makes `request` as it is: for what passes requests of others on.
     pub async fn pass_on(&self, request: Request<Full<Bytes>>) -> Result<Response<Bytes>, ClientError> {
-        let stream = self.connect().await?;
+        let stream = self.way.connect().await?;
         let (mut sender, connection) =
             hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.map_err(protocol)?;
         // Ends with the sender.
         tokio::spawn(connection);
-        let (head, body) = sender.send_request(request).await.map_err(exchange_failed)?.into_parts();
-        Ok(Response::from_parts(head, body.collect().await.map_err(exchange_failed)?.to_bytes()))
-    }
-
-    /// Connects, and checks the owner of the other end before anything is sent.
-    async fn connect(&self) -> Result<UnixStream, ClientError> {
-        let unreachable = |source| ClientError::Unreachable { socket: self.socket.clone(), source };
-        match self.socket.parent().map(|directory| StateDir::new(directory).check()) {
-            Some(Err(error)) if error.is_missing() => return Err(unreachable(io::ErrorKind::NotFound.into())),
-            Some(Err(error)) => return Err(error.into()),
-            _ => {}
-        }
-        let stream = UnixStream::connect(&self.socket).await.map_err(unreachable)?;
-        let owner = stream.peer_cred().map_err(unreachable)?.uid();
-        if !Owners::own_or_root().include(owner) {
-            return Err(ClientError::Foreign { socket: self.socket.clone(), owner });
-        }
-        Ok(stream)
+        let failed = |error: hyper::Error| if error.is_parse() { protocol(error) } else { self.way.broken(error) };
+        let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+        Ok(Response::from_parts(head, body.collect().await.map_err(failed)?.to_bytes()))
     }
 }
 
 fn protocol(error: impl std::fmt::Display) -> ClientError {
     ClientError::Protocol(error.to_string())
-}
-
-fn exchange_failed(error: hyper::Error) -> ClientError {
-    if error.is_parse() { protocol(error) } else { ClientError::Broken(error) }
 }
 
 fn unreachable(socket: &Path, source: &io::Error) -> String {
