@@ -75,6 +75,45 @@ fn programs_see_a_pulled_device_and_open_it_again() {
     until(LIMIT, "owned endpoints go with their programs", || (endpoints(&lab).len() == 1).then_some(()));
 }
 
+/// As service managers and Kubernetes end a router whose next version is to follow.
+#[test]
+fn a_router_that_keeps_endpoints_leaves_them_to_the_next() {
+    let lab = Lab::start_with(Options { up: vec!["--keep-endpoints".to_owned()], ..Options::default() });
+    let mut a = Peer::start(&lab, &Endpoint::at("a", "blue", "10.7.0.2"), &["rc"]);
+    lab.command(&["endpoint", "add", "kept", "--net", "blue", "--namespace"]).ok();
+    let before = endpoints(&lab);
+    terminate(&lab);
+    expect_fatal(&mut a);
+    let said = up(&lab, &[]);
+    assert!(said.contains("2 endpoints are restored"), "{said}");
+    assert_eq!(endpoints(&lab), before);
+    a.reopen();
+    a.quit();
+    until(LIMIT, "its endpoint goes with it", || (endpoints(&lab).len() == 1).then_some(()));
+    // The next one does not: it was not told to.
+    terminate(&lab);
+    let said = up(&lab, &["--keep-endpoints"]);
+    assert!(!said.contains("restored") && endpoints(&lab).is_empty(), "{said}");
+    lab.command(&["endpoint", "add", "kept", "--net", "blue", "--namespace"]).ok();
+    lab.command(&["down"]).ok();
+    up(&lab, &[]);
+    assert!(endpoints(&lab).is_empty(), "`rdmesh down` removes them");
+}
+
+/// Ends the router as a service manager does.
+fn terminate(lab: &Lab) {
+    let mut kill = Command::new("kill");
+    kill.args(["-TERM", &lab.router_pid().to_string()]);
+    Program::start(kill).finish(LIMIT).ok();
+    // Its lock shows when it has ended.
+    let lock = lab.dir().join("lock");
+    until(LIMIT, "the router has ended", || {
+        let mut flock = Command::new("flock");
+        flock.args(["--nonblock", "--shared"]).arg(&lock).arg("true");
+        (!lock.exists() || Program::start(flock).finish(LIMIT).status.success()).then_some(())
+    });
+}
+
 #[test]
 fn what_ended_while_there_was_no_router_is_not_restored() {
     let lab = Lab::start();

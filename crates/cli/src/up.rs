@@ -91,6 +91,7 @@ pub(crate) fn router(options: &RouterOptions, state: &StateDir) -> Result<(), Fa
             native: options.native(),
         },
         firewall: options.firewall,
+        keeps_endpoints: options.keep_endpoints,
         key: options.key.as_deref().map(read_key).transpose()?,
         store: open_store(options)?,
         local_path: options.local_path.into(),
@@ -214,6 +215,9 @@ fn start(options: &RouterOptions, state: &StateDir) -> Result<Child, Failure> {
     }
     if options.firewall {
         command.arg("--firewall");
+    }
+    if options.keep_endpoints {
+        command.arg("--keep-endpoints");
     }
     if options.is_insecure() {
         command.args(["--underlay-security", "none"]);

@@ -29,6 +29,8 @@ pub struct DaemonConfig {
     pub store: Option<SharedStore>,
     /// Whether only the router and the kernel may send to other hosts' routers from here.
     pub firewall: bool,
+    /// Whether its endpoints stay for the next router when a signal ends it.
+    pub keeps_endpoints: bool,
     /// A secret that all hosts of the mesh have; none: with a store, the hosts have key pairs.
     pub key: Option<TunnelKey>,
     /// The network.

@@ -46,13 +46,23 @@ pub enum DaemonError {
     Several(#[from] Errors<Self>),
 }
 
-/// Runs a router until it is told to stop, by the API, SIGTERM or SIGINT. Everything it made is removed again.
+/// The event that has ended a router.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// A request.
+    Request,
+    /// A signal.
+    Signal,
+}
+
+/// Runs a router until it is told to stop, by the API, SIGTERM or SIGINT. Everything it made is removed again, unless it is to keep
+/// endpoints when a signal comes: then all is as if it had died, but for requests under way, and the process has to end at once.
 pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     rustix::process::umask(rustix::fs::Mode::from_raw_mode(0o022));
     raise_open_file_limit();
     let instance = Instance::acquire(&config)?;
     let scrape = config.metrics.map(Scrape::bind).transpose().map_err(DaemonError::Metrics)?;
-    let (socket, events) = (config.state.api_socket(), config.events.clone());
+    let (socket, events, keeps) = (config.state.api_socket(), config.events.clone(), config.keeps_endpoints);
     let host = match Host::start(config) {
         Ok(host) => Arc::new(host),
         Err(error) => {
@@ -70,10 +80,16 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
         host.endpoints().stop_watching();
         served
     });
+    if keeps && matches!(served, Ok(End::Signal)) {
+        tracing::info!("endpoints stay for the next router");
+        // What they hold is given back to nobody.
+        std::mem::forget((host, instance));
+        return Ok(());
+    }
     let cleared = host.endpoints().clear();
     drop(host);
     let cleaned = instance.clean();
-    Errors::all([served, cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
+    Errors::all([served.map(drop), cleared.map_err(DaemonError::from), cleaned.map_err(DaemonError::from)])
 }
 
 /// Removes what a router that has died left in `state`; whether there was something.
@@ -86,7 +102,7 @@ pub fn remove_leftovers(state: &StateDir) -> Result<bool, DaemonError> {
     Ok(Instance::lock(state, rootless)?.clean().map(|()| true)?)
 }
 
-async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf, scrape: Option<Scrape>) -> io::Result<()> {
+async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf, scrape: Option<Scrape>) -> io::Result<End> {
     let listener = UnixListener::bind(socket)?;
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600))?;
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
@@ -102,16 +118,17 @@ async fn serve(host: &Arc<Host>, events: EventLog, socket: &PathBuf, scrape: Opt
     let graceful = Arc::clone(&asked);
     let server = axum::serve(listener, app).with_graceful_shutdown(async move { graceful.notified().await });
     let server = tokio::spawn(server.into_future());
-    tokio::select! {
-        () = stop.notified() => tracing::info!("stopping: asked by the API"),
-        _ = terminate.recv() => tracing::info!("stopping: SIGTERM"),
-        _ = interrupt.recv() => tracing::info!("stopping: SIGINT"),
-    }
+    let (end, words) = tokio::select! {
+        () = stop.notified() => (End::Request, "asked by the API"),
+        _ = terminate.recv() => (End::Signal, "SIGTERM"),
+        _ = interrupt.recv() => (End::Signal, "SIGINT"),
+    };
+    tracing::info!("stopping: {words}");
     tell_manager(NotifyState::Stopping);
     asked.notify_one();
     // Requests under way may finish; a client that merely stays connected does not hold the router.
     let _ = tokio::time::timeout(REQUEST_TIMEOUT, server).await;
-    Ok(())
+    Ok(end)
 }
 
 /// Tells the service manager, if one waits for that (sd_notify(3)). One that cannot be reached is no reason not to serve.

@@ -59,6 +59,7 @@ fn config(directory: &TempDir) -> DaemonConfig {
         local_path: LocalPath::Memory,
         key: None,
         firewall: false,
+        keeps_endpoints: false,
         io: IoConfig::default(),
         metrics: None,
         events: EventLog::default(),
