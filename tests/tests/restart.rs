@@ -75,6 +75,22 @@ fn programs_see_a_pulled_device_and_open_it_again() {
     until(LIMIT, "owned endpoints go with their programs", || (endpoints(&lab).len() == 1).then_some(()));
 }
 
+/// As in a container of the router's image.
+#[test]
+fn endpoints_are_restored_where_there_is_no_nft() {
+    let lab = Lab::start();
+    for n in 0..20 {
+        lab.command(&["endpoint", "add", &format!("e{n}"), "--namespace"]).ok();
+    }
+    kill_router(&lab);
+    let mut up = lab.rdmesh();
+    // The router runs no other program.
+    up.env("PATH", "/nonexistent").arg("up");
+    let said = Program::start(up).finish(LIMIT).ok().text;
+    assert!(said.contains("20 endpoints are restored"), "{said}");
+    assert_eq!(endpoints(&lab).len(), 20);
+}
+
 /// As service managers and Kubernetes end a router whose next version is to follow.
 #[test]
 fn a_router_that_keeps_endpoints_leaves_them_to_the_next() {

@@ -2,6 +2,7 @@
 
 use crate::bridge::{Bridge, Remote, port_name};
 use crate::filter::{Filter, Guarded};
+use crate::firewall::FirewallError;
 use crate::forwarding::Entry;
 use crate::link::{Changes, Interface, LOOPBACK, Links, VethEnd, Vxlan};
 use crate::namespace::Namespace;
@@ -280,8 +281,12 @@ impl Overlay {
             filters.applied.remove(network);
             return Ok(());
         };
-        namespace.run(|| wanted.apply().map_err(io::Error::other))?;
-        filters.applied.insert(network.clone(), Some(wanted));
+        match namespace.run(|| Ok(wanted.apply()))? {
+            Ok(()) => drop(filters.applied.insert(network.clone(), Some(wanted))),
+            // A router before may have had it, and then its rules stay: they let through no more than they did.
+            Err(FirewallError::NoProgram) if wanted == Filter::default() => {}
+            Err(error) => return Err(io::Error::other(error)),
+        }
         Ok(())
     }
 
