@@ -166,7 +166,7 @@ part_docker() {
     # shellcheck source=/dev/null
     . scripts/image.sh
     step "making the image" build_image "$RDMESH_BIN"
-    run_tests docker
+    run_tests docker daemonset
 }
 
 part_page() {

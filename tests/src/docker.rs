@@ -193,6 +193,11 @@ impl Container<'_> {
         self.docker.run(&["start", &self.name]).ok();
     }
 
+    /// Asks it to end, and starts it again.
+    pub fn restart(&self) {
+        self.docker.run(&["restart", "--time", "30", &self.name]).ok();
+    }
+
     /// Asks it to end, and waits for that.
     pub fn stop(&self) {
         self.docker.run(&["stop", "--time", "30", &self.name]).ok();

@@ -26,16 +26,18 @@ pub struct Pod<'a> {
 impl Pod<'_> {
     /// Has the CNI plugin do something for the pod, behind a plugin that has made `eth0`, on the node with this kubelet.
     pub fn cni(&self, command: &str, lab: &Lab, kubelet: &Path) -> Value {
+        self.cni_by(&product("rdmesh-cni"), command, &json!({ "stateDir": lab.dir(), "kubeletDir": kubelet }))
+    }
+
+    /// The same by this program, with its part of a list of plugins.
+    pub fn cni_by(&self, program: &Path, command: &str, part: &Value) -> Value {
         let (namespace, name) = self.name.split_once('/').expect("a namespace and a name");
-        let config = json!({
-            "cniVersion": "1.1.0",
-            "name": "pods",
-            "type": "rdmesh-cni",
-            "stateDir": lab.dir(),
-            "kubeletDir": kubelet,
-            "prevResult": self.network_before(),
-        });
-        let mut plugin = Command::new(product("rdmesh-cni"));
+        let mut config =
+            json!({ "cniVersion": "1.1.0", "name": "pods", "type": "rdmesh-cni", "prevResult": self.network_before() });
+        for (field, value) in part.as_object().expect("an object") {
+            config[field] = value.clone();
+        }
+        let mut plugin = Command::new(program);
         plugin.env_clear().env("CNI_COMMAND", command).env("CNI_CONTAINERID", self.name.replace('/', "-"));
         plugin.env("CNI_IFNAME", "eth0").env("CNI_NETNS", self.namespace.file());
         plugin.env("CNI_ARGS", format!("IgnoreUnknown=1;K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"));
@@ -53,6 +55,13 @@ impl Pod<'_> {
     pub fn network_before(&self) -> Value {
         json!({ "cniVersion": "1.1.0", "interfaces": [{ "name": "eth0", "sandbox": self.namespace.file() }], "dns": {} })
     }
+}
+
+/// Has a kubelet do something; returns its answer.
+pub fn order(kubelet: &mut Program, order: &Value) -> Value {
+    kubelet.say(&order.to_string());
+    let line = kubelet.next_line(LIMIT);
+    serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
 }
 
 /// Starts a kubelet whose directory is `folder`.

@@ -1,45 +1,16 @@
 //! Docker: two ordinary unprivileged containers and the traffic between them.
 
 use rdmesh_tests::docker::Docker;
-use rdmesh_tests::{Lab, Program, bandwidth_rows, product, root, runtime_for, until};
+use rdmesh_tests::{Lab, Program, SharedFolder, bandwidth_rows, product, root, runtime_for, until};
 use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
-use tempfile::TempDir;
 
 const LIMIT: Duration = Duration::from_secs(120);
 const PORT: u16 = 18515;
 const PROGRAMS: [&str; 3] = ["/usr/bin/ib_write_bw", "/usr/bin/ibv_devinfo", "/usr/bin/ibv_rc_pingpong"];
-
-/// A folder that is shared between mount namespaces, as `/run` is where systemd has started the host.
-struct Shared(TempDir);
-
-impl Shared {
-    fn new() -> Self {
-        let folder = tempfile::Builder::new().prefix("rdmesh-test-run-").tempdir().expect("a temporary folder");
-        let path = folder.path().display().to_string();
-        for command in [&["mount", "-t", "tmpfs", "-o", "mode=755", "none"][..], &["mount", "--make-shared"]] {
-            let mut mount = Command::new(command[0]);
-            mount.args(&command[1..]).arg(&path);
-            Program::start(mount).finish(LIMIT).ok();
-        }
-        Self(folder)
-    }
-
-    fn path(&self) -> String {
-        self.0.path().display().to_string()
-    }
-}
-
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let mut unmount = Command::new("umount");
-        unmount.arg("--recursive").arg(self.0.path());
-        Program::start(unmount).finish(LIMIT);
-    }
-}
 
 /// The service of packaging/compose.yaml, whose folder is `run`.
 fn service(run: &str) -> Value {
@@ -87,7 +58,7 @@ fn the_router_runs_in_a_container() {
     };
     let archive = std::env::var("RDMESH_IMAGE").expect("`./dev test docker` makes an image");
     docker.load(Path::new(&archive));
-    let shared = Shared::new();
+    let shared = SharedFolder::mount();
     let run = shared.path();
     let service = service(&run);
     let words = words_of(&service, &run);

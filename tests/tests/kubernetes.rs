@@ -2,7 +2,7 @@
 //!
 //! The kubelet is `tests/programs/kubelet.py`: it speaks to plugins as the kubelet does, and pods are network namespaces.
 
-use rdmesh_tests::kubernetes::{Pod, kubelet};
+use rdmesh_tests::kubernetes::{self, Pod, kubelet};
 use rdmesh_tests::{Lab, Namespace, Program, product, until};
 use serde_json::{Value, json};
 use std::path::PathBuf;
@@ -34,9 +34,7 @@ impl<'a> Node<'a> {
     }
 
     fn order(&mut self, order: &Value) -> Value {
-        self.kubelet.say(&order.to_string());
-        let line = self.kubelet.next_line(LIMIT);
-        serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error}: {line}"))
+        kubernetes::order(&mut self.kubelet, order)
     }
 
     fn wait_healthy(&mut self, wanted: u64) {

@@ -7,7 +7,9 @@
 //! * [`slots`]: the devices of a network, and the endpoint behind each.
 //! * [`offer`]: the plugin of a network: its server, its registration, the health of its devices.
 //! * [`collector`]: removes endpoints of pods that have ended.
+//! * [`cni`]: installs the CNI plugin on the node.
 
+mod cni;
 mod collector;
 mod offer;
 mod options;
@@ -51,6 +53,9 @@ async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     let mut tasks = JoinSet::new();
     for offered in options.networks.clone() {
         tasks.spawn(serve_network(options.clone(), state.clone(), offered));
+    }
+    if let Some(cni) = options.cni() {
+        tasks.spawn(cni.run());
     }
     tokio::select! {
         _ = terminated.recv() => {}
