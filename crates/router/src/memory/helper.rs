@@ -4,8 +4,9 @@
 //! access wait as long as the tenant likes, and honest memory is out of reach while another thread of its program holds the
 //! lock of the address space. So a worker never makes that access: a helper thread does, with a buffer of its own, and the
 //! worker waits for it no longer than an ordinary copy takes. Then the helper is left alone with its copy, and the packet comes
-//! again later (see [`super::late`]). That is so too where the helper has found no processor until then: beside programs that
-//! compute all the time it may wait for one longer than any worker should.
+//! again later (see [`super::late`]). A read is left to it also where the helper has found no processor until then: beside programs
+//! that compute all the time it may wait for one longer than any worker should. A write is not: it could begin when its region is
+//! gone.
 
 use super::allowance::{Abandoned, WaitAllowance};
 use super::late::{self, Buffer, Lease};
@@ -80,9 +81,11 @@ pub(super) const CHUNK: usize = 64 * 1024;
 const LOOKS: u32 = 500;
 
 /// Lets this thread's helper run `job` on a buffer that `fill` prepares, and `drain` look at it when it is done. After a
-/// time-out, `lease` makes the lease that takes the result when the job has ended, and that of this call is [`Fault::Slow`].
+/// time-out, `lease` makes the lease that takes the result when the job has ended, and that of this call is [`Fault::Slow`]; a job
+/// that has not begun is left so only if it `may_begin_late`.
 pub(super) fn run(
     allowance: &WaitAllowance,
+    may_begin_late: bool,
     lease: impl FnOnce() -> Box<dyn Lease>,
     fill: impl FnOnce(&mut Buffer) -> Result<(), Fault>,
     job: impl FnOnce(&mut Buffer) -> Result<(), Fault> + Send + 'static,
@@ -94,7 +97,7 @@ pub(super) fn run(
     HELPER.with_borrow_mut(|helper| {
         let Some(mut present) = helper.take().or_else(Helper::start) else { return Err(Fault::Slow) };
         let result = match fill(&mut present.buffer) {
-            Ok(()) => present.execute(Box::new(job), lease, allowance),
+            Ok(()) => present.execute(Box::new(job), may_begin_late, lease, allowance),
             Err(fault) => Outcome::Done(Err(fault)),
         };
         let result = match result {
@@ -133,7 +136,13 @@ impl Helper {
     }
 
     /// Runs `job` on the buffer. An abandoned helper must not be used again.
-    fn execute(&mut self, job: Job, lease: impl FnOnce() -> Box<dyn Lease>, allowance: &WaitAllowance) -> Outcome {
+    fn execute(
+        &mut self,
+        job: Job,
+        may_begin_late: bool,
+        lease: impl FnOnce() -> Box<dyn Lease>,
+        allowance: &WaitAllowance,
+    ) -> Outcome {
         let shared = &self.shared;
         *lock(&shared.work) = Some((job, std::mem::take(&mut self.buffer)));
         shared.turn.store(WORK, Ordering::Release);
@@ -142,9 +151,9 @@ impl Helper {
         let wait = if comes_again { WaitAllowance::COPY_TIMEOUT } else { WaitAllowance::LAST_COPY_TIMEOUT };
         let is_done = shared.wait_for(DONE, Some(wait)) || !comes_again && shared.wait_for_processor(allowance);
         if !is_done {
-            let is_kept = comes_again && allowance.late().has_room();
+            let may_begin_late = may_begin_late && comes_again && allowance.late().has_room();
             // One of the exchanges succeeds, unless the job ends in this moment.
-            if !is_kept && shared.pass(WORK, IDLE) {
+            if !may_begin_late && shared.pass(WORK, IDLE) {
                 self.buffer = lock(&shared.work).take().map_or_else(Buffer::new, |(_, buffer)| buffer);
                 return Outcome::NotBegun;
             }
@@ -276,7 +285,7 @@ mod tests {
 
     /// A copy that is tried again while no helper finds a processor.
     fn copy(allowance: &WaitAllowance) -> Result<(), Fault> {
-        let mut tries = std::iter::repeat_with(|| run(allowance, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())));
+        let mut tries = std::iter::repeat_with(|| run(allowance, true, lease, |_| Ok(()), |_| Ok(()), |_| Ok(())));
         tries.find(|result| *result != Err(Fault::Slow)).unwrap()
     }
 
@@ -293,11 +302,11 @@ mod tests {
         while !allowance.is_used_up() {
             let (release, never) = stuck();
             releases.push(release);
-            assert_eq!(run(&allowance, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
+            assert_eq!(run(&allowance, true, lease, |_| Ok(()), never, |_| panic!("nothing came")), Err(Fault::Slow));
         }
         // More where a helper found no processor.
         assert!(releases.len() >= WaitAllowance::MOST_ABANDONED as usize);
-        assert_eq!(run(&allowance, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
+        assert_eq!(run(&allowance, true, lease, |_| panic!("not tried"), |_| Ok(()), |_| Ok(())), Err(Fault::Slow));
         // Another endpoint is served.
         assert_eq!(copy(&WaitAllowance::default()), Ok(()));
     }
@@ -311,7 +320,7 @@ mod tests {
             let (release, slow) = stuck();
             releases.push(release);
             let lease = || Box::new(Report(report.clone())) as Box<dyn Lease>;
-            assert_eq!(run(&allowance, lease, |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
+            assert_eq!(run(&allowance, true, lease, |_| Ok(()), slow, |_| Ok(())), Err(Fault::Slow));
         }
         assert!(reports.try_recv().is_err());
         drop(releases);
@@ -323,7 +332,11 @@ mod tests {
     }
 
     /// Gives work to a helper that finds no processor until the sender is dropped.
-    fn work_too_early(allowance: &WaitAllowance, report: &Sender<Result<(), Fault>>) -> (Sender<()>, Outcome) {
+    fn work_too_early(
+        allowance: &WaitAllowance,
+        may_begin_late: bool,
+        report: &Sender<Result<(), Fault>>,
+    ) -> (Sender<()>, Outcome) {
         let (begin, wait) = channel::<()>();
         let mut helper = Helper::start_after(move || assert!(wait.recv().is_err())).unwrap();
         let (done, lease) = (report.clone(), Box::new(Report(report.clone())));
@@ -331,21 +344,26 @@ mod tests {
             let _ = done.send(Err(Fault::Gone));
             Ok(())
         });
-        (begin, helper.execute(job, || lease, allowance))
+        (begin, helper.execute(job, may_begin_late, || lease, allowance))
     }
 
     #[test]
     fn work_that_has_not_begun_is_done_later_where_it_is_asked_for_again() {
         let (allowance, (report, reports)) = (WaitAllowance::default(), channel());
         late::serve(Some(PacketId { qpn: Qpn::new(17), connection: 1, is_response: false, psn: Psn::new(5) }));
-        let (begin, outcome) = work_too_early(&allowance, &report);
+        let (begin, outcome) = work_too_early(&allowance, true, &report);
         assert!(matches!(outcome, Outcome::Left) && allowance.has_abandoned() && reports.try_recv().is_err());
         drop(begin);
         // The work itself, and then its lease.
         assert_eq!([reports.recv(), reports.recv()], [Ok(Err(Fault::Gone)), Ok(Ok(()))]);
+        // Not a write,
+        let (begin, outcome) = work_too_early(&allowance, false, &report);
+        assert!(matches!(outcome, Outcome::NotBegun));
+        drop(begin);
+        // nor what is not asked for again.
         late::serve(None);
         let before = allowance.timeout();
-        let (begin, outcome) = work_too_early(&allowance, &report);
+        let (begin, outcome) = work_too_early(&allowance, true, &report);
         assert!(matches!(outcome, Outcome::NotBegun) && allowance.timeout() < before);
         drop((begin, report));
         assert!(reports.recv().is_err(), "neither was done");
@@ -362,7 +380,7 @@ mod tests {
             }
             Ok(())
         };
-        while run(&allowance, lease, |_| Ok(()), job, |_| Ok(())) == Err(Fault::Slow) {}
+        while run(&allowance, true, lease, |_| Ok(()), job, |_| Ok(())) == Err(Fault::Slow) {}
         assert!(allowance.timeout() < before);
     }
 
@@ -381,7 +399,7 @@ mod tests {
             };
             let mut seen = Vec::new();
             let mut once = || {
-                run(&allowance, lease, fill, job, |buffer| {
+                run(&allowance, true, lease, fill, job, |buffer| {
                     seen = buffer.clone();
                     Ok(())
                 })

@@ -117,13 +117,13 @@ impl ProcessMemory {
         }
         // The first thread that stays away is the endpoint's by right.
         let mut charge = self.allowance.has_abandoned().then(|| self.thread()).transpose().map_err(|_| Fault::Slow)?;
-        let (is_atomic, is_lost) = (copy.kind == Kind::Atomic, Cell::new(false));
+        let (is_read, is_atomic, is_lost) = (copy.kind == Kind::Read, copy.kind == Kind::Atomic, Cell::new(false));
         let lease = || {
             let (under_way, is_kept) = late.begin(copy, charge.take().or_else(|| self.thread().ok()));
             is_lost.set(is_atomic && !is_kept);
             Box::new(under_way) as Box<dyn Lease>
         };
-        let result = helper::run(&self.allowance, lease, &fill, job, drain);
+        let result = helper::run(&self.allowance, is_read, lease, &fill, job, drain);
         // Trying it again could execute it twice.
         if result == Err(Fault::Slow) && is_lost.get() { Err(Fault::Gone) } else { result }
     }
