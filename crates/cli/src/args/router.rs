@@ -67,7 +67,7 @@ pub(crate) struct RouterOptions {
     /// Let only the router and the kernel send to the ports of the tunnel and of VXLAN from this host (needs nftables)
     #[arg(long, requires = "underlay", conflicts_with = "rootless")]
     pub(crate) firewall: bool,
-    /// On SIGTERM leave endpoints to the next router, as after a crash; `rdmesh down` removes them all the same
+    /// On SIGTERM or SIGINT leave endpoints to the next router, as after a crash; `rdmesh down` removes them all the same
     #[arg(long)]
     pub(crate) keep_endpoints: bool,
     /// Former name of `--underlay-security none`
