@@ -12,7 +12,7 @@ use std::path::Path;
 /// `object` as it is after it was read as a `T`: what a `T` has not, is not there any more.
 fn read<T: DeserializeOwned + Serialize>(object: &Value) -> Value {
     let object: T = serde_json::from_value(object.clone()).unwrap_or_else(|error| panic!("{error}: {object}"));
-    serde_json::to_value(object).unwrap()
+    serde_json::to_value(object).expect("JSON")
 }
 
 #[test]
