@@ -192,15 +192,28 @@ impl Registry {
         let key = endpoint_key(network, name);
         let entry = self.store.get(&key)?.ok_or_else(|| no_such(network, name))?;
         let endpoint: Endpoint = decode(&entry)?;
-        let removal = Transaction::default().expect(&key, Expect::Revision(entry.revision)).delete(&key);
-        let removal = removal.delete(&recovery::owner_key(network, name)).delete(&pools::acquired_key(network, name));
-        let addresses = endpoint.addresses.iter().map(|&address| address_key(network, address));
-        match self.store.commit(&addresses.fold(removal, |removal, key| removal.delete(&key))) {
+        match self.store.commit(&removal(Transaction::default(), &endpoint, entry.revision)) {
             Err(StoreError::Conflict(_)) => return Err(no_such(network, name)),
             removed => removed?,
         };
         self.next_free.give_back(network, &endpoint.addresses);
         Ok(endpoint)
+    }
+
+    /// Removes those of these endpoints of one network that are there, all or none, in one transaction.
+    pub fn remove_endpoints(&self, network: &Name, names: &[Name]) -> Result<Vec<Endpoint>, RegistryError> {
+        let (mut gone, mut all) = (Vec::with_capacity(names.len()), Transaction::default());
+        for name in names {
+            let Some(entry) = self.store.get(&endpoint_key(network, name))? else { continue };
+            let endpoint: Endpoint = decode(&entry)?;
+            all = removal(all, &endpoint, entry.revision);
+            gone.push(endpoint);
+        }
+        if !gone.is_empty() {
+            self.store.commit(&all)?;
+        }
+        gone.iter().for_each(|endpoint| self.next_free.give_back(network, &endpoint.addresses));
+        Ok(gone)
     }
 
     /// Changes the quota of an endpoint. Returns what it is then.
@@ -288,6 +301,15 @@ fn creation(endpoint: &Endpoint) -> Result<Transaction, StoreError> {
     let addresses = endpoint.addresses.iter().map(|&address| address_key(&endpoint.network, address));
     let name = endpoint.name.as_str().as_bytes();
     Ok(addresses.fold(transaction, |all, key| all.expect(&key, Expect::Absent).put(&key, name, None)))
+}
+
+/// `transaction`, which removes `endpoint` as well, if that is as it was at `revision`.
+fn removal(transaction: Transaction, endpoint: &Endpoint, revision: Revision) -> Transaction {
+    let Endpoint { network, name, addresses, .. } = endpoint;
+    let key = endpoint_key(network, name);
+    let removal = transaction.expect(&key, Expect::Revision(revision)).delete(&key);
+    let removal = removal.delete(&recovery::owner_key(network, name)).delete(&pools::acquired_key(network, name));
+    addresses.iter().fold(removal, |removal, &address| removal.delete(&address_key(network, address)))
 }
 
 fn encode(value: &impl Serialize) -> Result<Vec<u8>, StoreError> {

@@ -143,6 +143,25 @@ fn a_thousand_endpoints_take_one_commit_each_and_no_search() {
 }
 
 #[test]
+fn endpoints_that_go_together_take_one_commit() {
+    let store = Arc::new(Counted::default());
+    let registry = Registry::new(Arc::<Counted>::clone(&store));
+    add(&registry, "default", "first", &[]).unwrap();
+    counted_endpoints(&registry, 50);
+    store.take();
+    // One was removed before, one never was there.
+    registry.remove_endpoint(&name("default"), &name("e7")).unwrap();
+    store.take();
+    let names: Vec<Name> = (0..=50).map(|n| name(&format!("e{n}"))).collect();
+    assert_eq!(registry.remove_endpoints(&name("default"), &names).unwrap().len(), 49);
+    assert_eq!(store.take(), (1, 0));
+    assert_eq!(registry.remove_endpoints(&name("default"), &names).unwrap(), []);
+    assert_eq!(store.take(), (0, 0));
+    assert_eq!(registry.endpoints().unwrap().len(), 1);
+    assert_eq!(add(&registry, "default", "last", &[]).unwrap(), ["10.77.0.3"]);
+}
+
+#[test]
 fn the_same_name_and_address_may_be_on_two_networks() {
     let registry = registry();
     assert_eq!(add(&registry, "blue", "a", &["10.7.0.2"]).unwrap(), ["10.7.0.2"]);
