@@ -113,25 +113,9 @@ pub(super) fn run(
 impl Helper {
     /// None where there cannot be another thread.
     fn start() -> Option<Self> {
-        Self::start_after(|| {})
-    }
-
-    /// The same with something that its thread does first.
-    fn start_after(first: impl FnOnce() + Send + 'static) -> Option<Self> {
-        let shared = Arc::new(Shared {
-            turn: AtomicU32::new(IDLE),
-            work: Mutex::new(None),
-            done: Mutex::new(None),
-            abandoned: Mutex::new(None),
-            worker: std::thread::current(),
-            yields: YIELDS.with(Arc::clone),
-        });
+        let shared = Arc::new(Shared::new());
         let theirs = shared.clone();
-        let serve = move || {
-            first();
-            theirs.serve();
-        };
-        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(serve).ok()?;
+        let thread = std::thread::Builder::new().name("rdmesh-copy".into()).spawn(move || theirs.serve()).ok()?;
         Some(Self { shared, thread: thread.thread().clone(), buffer: Vec::with_capacity(CHUNK) })
     }
 
@@ -183,6 +167,18 @@ impl Drop for Helper {
 }
 
 impl Shared {
+    /// Nothing to do; the calling thread is the worker.
+    fn new() -> Self {
+        Self {
+            turn: AtomicU32::new(IDLE),
+            work: Mutex::new(None),
+            done: Mutex::new(None),
+            abandoned: Mutex::new(None),
+            worker: std::thread::current(),
+            yields: YIELDS.with(Arc::clone),
+        }
+    }
+
     /// Main loop of the helper.
     fn serve(&self) {
         while self.wait_for(WORK, None) {
@@ -338,7 +334,13 @@ mod tests {
         report: &Sender<Result<(), Fault>>,
     ) -> (Sender<()>, Outcome) {
         let (begin, wait) = channel::<()>();
-        let mut helper = Helper::start_after(move || assert!(wait.recv().is_err())).unwrap();
+        let shared = Arc::new(Shared::new());
+        let theirs = shared.clone();
+        let thread = std::thread::spawn(move || {
+            assert!(wait.recv().is_err());
+            theirs.serve();
+        });
+        let mut helper = Helper { shared, thread: thread.thread().clone(), buffer: Buffer::new() };
         let (done, lease) = (report.clone(), Box::new(Report(report.clone())));
         let job = Box::new(move |_: &mut Buffer| {
             let _ = done.send(Err(Fault::Gone));

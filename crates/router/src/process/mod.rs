@@ -82,7 +82,7 @@ pub fn run(config: DaemonConfig) -> Result<(), DaemonError> {
     });
     if keeps && matches!(served, Ok(End::Signal)) {
         tracing::info!("endpoints stay for the next router");
-        // What they hold is given back to nobody.
+        // Nothing that they hold is given back.
         std::mem::forget((host, instance));
         return Ok(());
     }
