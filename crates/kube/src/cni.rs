@@ -1,9 +1,10 @@
 //! The CNI plugin on the node: its program where the container runtime looks for it, and its place behind the plugin of the cluster's
 //! network.
 //!
-//! What makes a cluster's network installs itself on each node by a DaemonSet, at any time, and writes its list anew when it is
+//! The plugin of a cluster's network comes to a node by a DaemonSet of its own, at any time, and writes its list anew when it is
 //! updated. So both are looked after for as long as the device plugin runs.
 
+use crate::options::Options;
 use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};
@@ -19,13 +20,13 @@ use tracing::{info, warn};
 #[derive(Clone, Debug)]
 pub(crate) struct Cni {
     /// Directory of the runtime's plugins.
-    pub(crate) programs: PathBuf,
+    programs: PathBuf,
     /// Directory of the networks' lists of plugins, if it is to be in the first of them.
-    pub(crate) lists: Option<PathBuf>,
+    lists: Option<PathBuf>,
     /// Directory of the kubelet, for its configuration.
-    pub(crate) kubelet: PathBuf,
+    kubelet: PathBuf,
     /// State directory of the router, where it is not root's.
-    pub(crate) state: Option<PathBuf>,
+    state: Option<PathBuf>,
 }
 
 /// Error of [`Cni`].
@@ -38,12 +39,20 @@ enum CniError {
 }
 
 impl Cni {
+    /// The places that the command line names, if it does.
+    pub(crate) fn of(options: &Options) -> Option<Self> {
+        let (programs, lists) = (options.cni_bin.clone()?, options.cni_conf.clone());
+        Some(Self { programs, lists, kubelet: options.kubelet_dir.clone(), state: options.state_dir.clone() })
+    }
+
     /// Looks after the plugin, for ever.
     pub(crate) async fn run(self) {
-        let mut told = String::new();
+        let (mut told, mut is_first) = (String::new(), true);
         loop {
             let cni = self.clone();
-            match spawn_blocking(move || cni.look(&own_program()?)).await.expect("no panic") {
+            let looked = spawn_blocking(move || cni.look(&own_program()?, is_first)).await.expect("no panic");
+            is_first &= looked.is_err();
+            match looked {
                 Ok(changed) => {
                     changed.iter().for_each(|file| info!(file = %file.display(), "written"));
                     told.clear();
@@ -60,13 +69,14 @@ impl Cni {
         }
     }
 
-    /// Installs `program`, and puts it into the list. Returns the files that were written.
-    fn look(&self, program: &Path) -> Result<Vec<PathBuf>, CniError> {
+    /// Installs `program`, and puts it into the list. Returns the files that were written. The program that is there is read once: a
+    /// later look sees from its length whether it has been removed or replaced.
+    fn look(&self, program: &Path, is_first: bool) -> Result<Vec<PathBuf>, CniError> {
         let installed = self.programs.join(NAME);
-        let content = fs::read(program).map_err(at(program))?;
-        let is_new = !fs::read(&installed).is_ok_and(|present| present == content);
+        let is_new =
+            if is_first { !has_same(program, &installed, fs::read)? } else { !has_same(program, &installed, len)? };
         if is_new {
-            replace(&installed, &content, 0o755)?;
+            replace(&installed, &fs::read(program).map_err(at(program))?, 0o755)?;
         }
         let listed = self.lists.as_deref().map(|lists| self.list(lists)).transpose()?.flatten();
         Ok(is_new.then_some(installed).into_iter().chain(listed).collect())
@@ -94,6 +104,20 @@ impl Cni {
         replace(&file, &text, mode)?;
         Ok(Some(file))
     }
+}
+
+/// Whether `property` of the files is the same; not so where the second one is not there.
+fn has_same<T: PartialEq>(
+    program: &Path,
+    installed: &Path,
+    property: impl Fn(PathBuf) -> io::Result<T>,
+) -> Result<bool, CniError> {
+    let wanted = property(program.to_owned()).map_err(at(program))?;
+    Ok(property(installed.to_owned()).is_ok_and(|present| present == wanted))
+}
+
+fn len(file: PathBuf) -> io::Result<u64> {
+    Ok(fs::metadata(file)?.len())
 }
 
 /// `rdmesh-cni`, beside this program.
@@ -171,7 +195,7 @@ mod tests {
         }
 
         fn look(&self) -> Result<Vec<PathBuf>, CniError> {
-            self.cni.look(&self.program)
+            self.cni.look(&self.program, false)
         }
     }
 
@@ -179,13 +203,15 @@ mod tests {
     fn the_program_is_installed_and_replaced_by_another_version() {
         let node = Node::new();
         let installed = node.cni.programs.join(NAME);
-        for content in ["first", "second"] {
+        for content in ["first", "other"] {
             fs::write(&node.program, content).unwrap();
-            assert_eq!(node.look().unwrap(), std::slice::from_ref(&installed));
+            assert_eq!(node.cni.look(&node.program, true).unwrap(), std::slice::from_ref(&installed));
             assert_eq!(fs::read_to_string(&installed).unwrap(), content);
             assert_eq!(fs::metadata(&installed).unwrap().permissions().mode() & 0o777, 0o755);
             assert!(node.look().unwrap().is_empty(), "nothing has changed");
         }
+        fs::remove_file(&installed).unwrap();
+        assert_eq!(node.look().unwrap(), [installed]);
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod options;
 mod slots;
 
 use clap::Parser;
+use cni::Cni;
 use offer::Offer;
 use options::Options;
 use rdmesh_fabric::{Client, StateDir};
@@ -54,7 +55,7 @@ async fn serve(options: Options) -> Result<(), Box<dyn std::error::Error>> {
     for offered in options.networks.clone() {
         tasks.spawn(serve_network(options.clone(), state.clone(), offered));
     }
-    if let Some(cni) = options.cni() {
+    if let Some(cni) = Cni::of(&options) {
         tasks.spawn(cni.run());
     }
     tokio::select! {

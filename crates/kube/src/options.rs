@@ -1,6 +1,5 @@
 //! The command line.
 
-use crate::cni::Cni;
 use clap::Parser;
 use rdmesh_kubelet::Offered;
 use std::path::PathBuf;
@@ -31,19 +30,11 @@ pub(crate) struct Options {
     pub(crate) kubelet_dir: PathBuf,
     /// Directory of the container runtime's CNI plugins, in which `rdmesh-cni` is to be installed
     #[arg(long, value_name = "DIR", env = "RDMESH_PLUGIN_CNI_BIN")]
-    cni_bin: Option<PathBuf>,
+    pub(crate) cni_bin: Option<PathBuf>,
     /// Directory of the networks' lists of CNI plugins: `rdmesh-cni` is put behind the others in the first of them
     #[arg(long, value_name = "DIR", requires = "cni_bin", env = "RDMESH_PLUGIN_CNI_CONF")]
-    cni_conf: Option<PathBuf>,
+    pub(crate) cni_conf: Option<PathBuf>,
     /// State directory of the router [default: root's]
     #[arg(long, env = "RDMESH_STATE")]
     pub(crate) state_dir: Option<PathBuf>,
-}
-
-impl Options {
-    /// The CNI plugin that is to be on the node.
-    pub(crate) fn cni(&self) -> Option<Cni> {
-        let (programs, lists) = (self.cni_bin.clone()?, self.cni_conf.clone());
-        Some(Cni { programs, lists, kubelet: self.kubelet_dir.clone(), state: self.state_dir.clone() })
-    }
 }
