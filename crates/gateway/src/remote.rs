@@ -29,7 +29,7 @@ pub enum RemoteError {
     /// No certificate can have the host in the URL as its name.
     #[error("{host}: {source}")]
     Host {
-        /// The host.
+        /// Host of the URL, without brackets.
         host: String,
         /// Error of its form.
         source: InvalidDnsNameError,

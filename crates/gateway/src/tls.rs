@@ -37,7 +37,7 @@ pub enum CredentialsError {
     Empty {
         /// Path, as it was given.
         file: PathBuf,
-        /// What should be there.
+        /// Kind of item that the file is for, as in the message.
         kind: &'static str,
     },
     /// The certificate or the key cannot be used, or they do not go together.
