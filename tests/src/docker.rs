@@ -36,9 +36,13 @@ impl Docker {
         Self::launch(programs, runtime, runtime.is_some())
     }
 
-    /// Likewise without the runtime: an engine whose images are the test's alone.
-    pub fn start_own(programs: &[&str]) -> Result<Self, String> {
-        Self::launch(programs, None, true)
+    /// An engine of the test's own with the router's image, and another with `programs`; none, with the reason printed, where there
+    /// can be no engine.
+    pub fn with_routers_image(programs: &[&str]) -> Option<Self> {
+        let docker = Self::launch(programs, None, true).map_err(|why| println!("skipped: {why}")).ok()?;
+        let archive = std::env::var("RDMESH_IMAGE").expect("`./dev test docker` makes an image");
+        docker.run(&["load", "--input", &archive]).ok();
+        Some(docker)
     }
 
     fn launch(programs: &[&str], runtime: Option<&Path>, is_own: bool) -> Result<Self, String> {
@@ -71,11 +75,6 @@ impl Docker {
         docker.args(options).args([IMAGE, "/bin/sh", "-c", command]);
         Program::start(docker).finish(LIMIT).ok();
         Container { docker: self, name: name.to_owned() }
-    }
-
-    /// Loads the image in an archive.
-    pub fn load(&self, archive: &Path) {
-        self.run(&["load", "--input", &archive.display().to_string()]).ok();
     }
 
     /// Starts a container of another image in the background; `words` are its options, the image and its arguments.

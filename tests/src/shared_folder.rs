@@ -21,7 +21,7 @@ impl SharedFolder {
         Self(folder)
     }
 
-    /// Its path.
+    /// Path in every mount namespace that shares it.
     pub fn path(&self) -> String {
         self.0.path().display().to_string()
     }

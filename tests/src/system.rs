@@ -72,6 +72,11 @@ pub fn kill(pid: u32) {
     signal(pid, Signal::KILL);
 }
 
+/// Asks one process to end.
+pub fn terminate(pid: u32) {
+    signal(pid, Signal::TERM);
+}
+
 /// Lets one process stand still.
 pub fn stop(pid: u32) {
     signal(pid, Signal::STOP);

@@ -5,7 +5,7 @@ use rdmesh_tests::kubernetes::{Pod, kubelet, order};
 use rdmesh_tests::{Namespace, Program, SharedFolder, product, root, until};
 use serde_json::{Value, json};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 use tempfile::TempDir;
@@ -118,15 +118,7 @@ fn word(value: &Value) -> &str {
 /// Nothing of rdmesh is installed on the node.
 #[test]
 fn pods_have_endpoints_on_a_node_with_the_daemon_sets_pod() {
-    let docker = match Docker::start_own(&["/usr/bin/ibv_devinfo"]) {
-        Ok(docker) => docker,
-        Err(why) => {
-            println!("skipped: {why}");
-            return;
-        }
-    };
-    let archive = std::env::var("RDMESH_IMAGE").expect("`./dev test docker` makes an image");
-    docker.load(Path::new(&archive));
+    let Some(docker) = Docker::with_routers_image(&["/usr/bin/ibv_devinfo"]) else { return };
     let node = Node::new();
     let mut kubelet = kubelet(&node.path("kubelet"));
     let list = node.path("net.d").join("10-pods.conflist");
@@ -151,7 +143,7 @@ fn pods_have_endpoints_on_a_node_with_the_daemon_sets_pod() {
     assert_eq!(order(&mut kubelet, &json!({ "do": "start", "pod": "team/a" })), json!({}));
     let sees_device = || {
         let program = pod.namespace.start_on(&pod.directory, &["librdmesh.so"], &["ibv_devinfo"]);
-        Program::finish(program, LIMIT).text.contains("PORT_ACTIVE")
+        program.finish(LIMIT).text.contains("PORT_ACTIVE")
     };
     assert!(sees_device());
     // As when the image of the next version comes.

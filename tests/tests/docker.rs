@@ -49,15 +49,7 @@ fn words_of(service: &Value, run: &str) -> Vec<String> {
 /// Nothing of rdmesh is installed on the host.
 #[test]
 fn the_router_runs_in_a_container() {
-    let docker = match Docker::start_own(&PROGRAMS) {
-        Ok(docker) => docker,
-        Err(why) => {
-            println!("skipped: {why}");
-            return;
-        }
-    };
-    let archive = std::env::var("RDMESH_IMAGE").expect("`./dev test docker` makes an image");
-    docker.load(Path::new(&archive));
+    let Some(docker) = Docker::with_routers_image(&PROGRAMS) else { return };
     let shared = SharedFolder::mount();
     let run = shared.path();
     let service = service(&run);

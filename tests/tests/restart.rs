@@ -1,8 +1,9 @@
 //! Router restart: programs of a killed router get an error, and the next router restores its endpoints.
 
 use rdmesh_tests::{Endpoint, Hosts, Lab, Options, Peer, Program, system, until};
+use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
@@ -118,16 +119,10 @@ fn a_router_that_keeps_endpoints_leaves_them_to_the_next() {
 
 /// Ends the router as a service manager does.
 fn terminate(lab: &Lab) {
-    let mut kill = Command::new("kill");
-    kill.args(["-TERM", &lab.router_pid().to_string()]);
-    Program::start(kill).finish(LIMIT).ok();
-    // Its lock shows when it has ended.
-    let lock = lab.dir().join("lock");
-    until(LIMIT, "the router has ended", || {
-        let mut flock = Command::new("flock");
-        flock.args(["--nonblock", "--shared"]).arg(&lock).arg("true");
-        (!lock.exists() || Program::start(flock).finish(LIMIT).status.success()).then_some(())
-    });
+    // Its lock is free when it has ended.
+    let lock = File::open(lab.dir().join("lock")).expect("a router's lock");
+    system::terminate(lab.router_pid());
+    until(LIMIT, "the router has ended", || flock(&lock, FlockOperation::NonBlockingLockShared).ok());
 }
 
 #[test]
